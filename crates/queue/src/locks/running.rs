@@ -5,7 +5,7 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use super::held::Waits;
 use super::held::{Held, LockAt, MAX_LOCKS_BYTES, Spot, allows, most_locks};
-use super::rows::{QueueRow, Waiter, capacity, put_all, put_holder, wake};
+use super::rows::{QueueRow, View, Waiter, capacity, put_all, put_holder, wake};
 use super::search::{Blocked, MAX_LOOKED_AT, Rule, Search};
 use crate::claims::held as held_job;
 use crate::job::Job;
@@ -64,7 +64,7 @@ pub async fn request(
     }
     ordered.sort();
     let ordered: Vec<LockAt> = ordered.into_iter().map(|(_, lock)| lock).collect();
-    take(tx, keys, levels, job, run.claim, &ordered, now_us).await
+    take((tx, keys, levels), job, run.claim, &ordered, now_us).await
 }
 
 /// Checks whether a waiting job can have its lock now, and grants it. `Granted` for a job that does not wait.
@@ -80,7 +80,7 @@ pub async fn poll(
 ) -> Result<Asked> {
     let job = held_job(tx, keys, run.job_type, run.id, run.claim).await?;
     let locks: Vec<LockAt> = job.waits().into_iter().map(|waits| waits.lock.clone()).collect();
-    take(tx, keys, levels, job, run.claim, &locks, now_us).await
+    take((tx, keys, levels), job, run.claim, &locks, now_us).await
 }
 
 /// Stops waiting: the job continues with the locks that it holds. An earlier request may still be in flight, after its
@@ -168,15 +168,8 @@ fn check(levels: &Levels, job: &Job, lock: &LockAt) -> Result<Scope> {
 }
 
 /// Takes locks in the given order, up to the first that is not free.
-async fn take(
-    tx: &Transaction,
-    keys: &Keyspace,
-    levels: &Levels,
-    mut job: Job,
-    claim: &Claim,
-    locks: &[LockAt],
-    now_us: i64,
-) -> Result<Asked> {
+async fn take(view: View<'_>, mut job: Job, claim: &Claim, locks: &[LockAt], now_us: i64) -> Result<Asked> {
+    let (tx, keys, levels) = view;
     let Some(mut held) = job.held().cloned() else { return Ok(Asked::Granted) };
     let mut changed = false;
     let mut asked = Asked::Granted;
@@ -192,7 +185,7 @@ async fn take(
             )));
         }
         check_room(tx, &held, lock)?;
-        if let Some(blocked) = free(tx, keys, levels, &job, &held, lock).await? {
+        if let Some(blocked) = free(view, &job, &held, lock).await? {
             if job.waits().is_none() {
                 if let Some(above) = above(levels, &held, lock) {
                     asked = Asked::OutOfOrder { blocked, above };
@@ -212,7 +205,7 @@ async fn take(
             tx.clear(keys.lock_holder(&lock.spot, mode, &job.job_type, &job.id))?;
         }
         if lock.spot.level.is_some() {
-            put_holder(tx, keys, levels, &job, claim, lock, now_us)?;
+            put_holder(view, &job, claim, lock, now_us)?;
         }
         held.add(lock);
         changed = true;
@@ -240,15 +233,8 @@ fn check_room(tx: &Transaction, held: &Held, lock: &LockAt) -> Result<()> {
 }
 
 /// What blocks a lock; `None` if nothing does, which the transaction then proves. A blocked lock adds no conflict.
-async fn free(
-    tx: &Transaction,
-    keys: &Keyspace,
-    levels: &Levels,
-    job: &Job,
-    held: &Held,
-    lock: &LockAt,
-) -> Result<Option<Blocked>> {
-    let mut search = run_search((tx, keys, levels), job, held, MOST_TOLD);
+async fn free(view: View<'_>, job: &Job, held: &Held, lock: &LockAt) -> Result<Option<Blocked>> {
+    let mut search = run_search(view, job, held, MOST_TOLD);
     let blocked = search.lock(lock).await?;
     if blocked.is_none() {
         search.prove();
@@ -256,12 +242,7 @@ async fn free(
     Ok(blocked)
 }
 
-fn run_search<'a>(
-    view: (&'a Transaction, &'a Keyspace, &'a Levels),
-    job: &'a Job,
-    held: &'a Held,
-    most: usize,
-) -> Search<'a> {
+fn run_search<'a>(view: View<'a>, job: &'a Job, held: &'a Held, most: usize) -> Search<'a> {
     let rule = Rule::Run(job.waits().map(|waits| waits.ticket), held);
     Search::new(view, (&job.job_type, &job.id), rule, most)
 }

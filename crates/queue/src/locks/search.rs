@@ -16,7 +16,7 @@ use turnwise_store::{KeyValue, Proof, RangeRead, Transaction};
 
 use super::entry::{Entry, How};
 use super::held::{Held, LockAt, Spot};
-use super::rows::capacity;
+use super::rows::{View, capacity};
 use crate::keyspace::KeyRange;
 use crate::{Keyspace, Result};
 
@@ -69,7 +69,7 @@ pub(super) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub(super) fn new(
-        (tx, keys, levels): (&'a Transaction, &'a Keyspace, &'a Levels),
+        (tx, keys, levels): View<'a>,
         (job_type, id): (&'a str, &'a str),
         rule: Rule<'a>,
         most: usize,
