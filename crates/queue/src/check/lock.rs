@@ -30,7 +30,7 @@ pub(super) fn check_locks(
         found(&pending.key(keys, key), "its locks differ from those of the record".to_owned());
     }
     let held = held(job);
-    for ((spot, mode), row) in rows.locks.iter().filter(|(lock, _)| held.contains(lock)) {
+    for ((spot, mode), row) in rows.locks.iter().filter(|(lock, _)| held.contains(*lock)) {
         let name = keys.lock_holder(spot, *mode, &key.0, &key.1);
         let told = row.all.as_ref().map(|all| (&all.locks, &all.held, all.waits.as_ref()));
         let waits = job.waits().map(|waits| &waits.lock);

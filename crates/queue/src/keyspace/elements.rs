@@ -20,7 +20,7 @@ struct Rest<'a>(&'a [u8]);
 
 impl<'a> TupleUnpack<'a> for Rest<'a> {
     fn unpack(input: &'a [u8], _: TupleDepth) -> PackResult<(&'a [u8], Self)> {
-        Ok((&[], Rest(input)))
+        Ok((&input[input.len()..], Rest(input)))
     }
 }
 
