@@ -46,14 +46,11 @@ fn value_text(row: Option<&Row>, value: &Bytes, with_secrets: bool) -> String {
         Err(_) => hidden(),
     };
     match row {
-        Some(Row::Wake(_) | Row::UnresolvedWake | Row::UnwatchedWake(_) | Row::UnsettledWake) => stamp(),
-        Some(Row::Waiting(..) | Row::Membership(_) | Row::Worker(_, WorkerRow::Signal)) => stamp(),
-        Some(Row::FilterStamp | Row::ConfigStamp | Row::WebhookStamp | Row::IdentityStamp) => stamp(),
-        Some(Row::BulkWake | Row::EventWake) => stamp(),
+        Some(Row::Stamp | Row::Wake(_) | Row::Waiting(..) | Row::Membership(_) | Row::Roomy(..)) => stamp(),
+        Some(Row::Worker(_, WorkerRow::Signal)) => stamp(),
         Some(Row::Options(..)) if with_secrets => text(value),
         Some(Row::Body(_, _, n)) if with_secrets && (*n > 0 || value.len() == PIECE_BYTES) => text(value),
-        None | Some(Row::EventIn | Row::Options(..) | Row::Bulk(_)) if !with_secrets => hidden(),
-        Some(Row::User(_) | Row::Token(_) | Row::SessionKey | Row::Webhook(_)) if !with_secrets => hidden(),
+        None | Some(Row::Secret | Row::Options(..)) if !with_secrets => hidden(),
         Some(Row::Job(_)) if !with_secrets => without(|job| {
             if let Some(options) = job.get_mut("options") {
                 *options = Value::from(HIDDEN);

@@ -272,11 +272,11 @@ async fn read(tx: &Transaction, keys: &Keyspace) -> Result<Rows, Error> {
     let (begin, end) = keys.config();
     let range = RangeRead { begin, end, limit: MAX_ROWS, reverse: false };
     let rows = tx.range_with(range, Isolation::Snapshot).await?;
-    let corrupt = |what: &str| turnwise_store::Error::Corrupt(format!("a shared setting's {what}"));
+    let corrupt = |_| turnwise_store::Error::Corrupt("a shared setting's value".to_owned());
     rows.iter()
         .map(|(key, value)| {
-            let name = keys.parse_config(key).ok_or_else(|| corrupt("key"))?;
-            let value = serde_json::from_slice(value).map_err(|_| corrupt("value"))?;
+            let name = keys.parse_config(key)?;
+            let value = serde_json::from_slice(value).map_err(corrupt)?;
             Ok((name, value))
         })
         .collect()

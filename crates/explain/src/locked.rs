@@ -3,7 +3,7 @@
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_policy::schedule;
 use turnwise_protocol::{LevelWeight, LockWeight, Reason, WhyLocks};
-use turnwise_queue::locks::{self, Blocked, Blocker, Held, How, LockAt, Spot};
+use turnwise_queue::locks::{self, Blocked, Entry, Held, How, LockAt, Spot};
 use turnwise_queue::tenants::Pending;
 use turnwise_queue::{Job, State, timestamp};
 use turnwise_worker::{QueueRules, Weight, weigh};
@@ -161,8 +161,8 @@ impl Locked {
 }
 
 /// `migrate-17` of type `cluster` holds instance/web1 (exclusive) since …
-fn described(viewer: &dyn Viewer, by: &Blocker) -> String {
-    let Blocker { lock, how, job_type, id, tenant, since_us } = by;
+fn described(viewer: &dyn Viewer, by: &Entry) -> String {
+    let Entry { lock, how, job_type, id, tenant, since_us, .. } = by;
     let does = match how {
         How::Holds => "holds",
         How::Waits => "waits for",

@@ -6,7 +6,7 @@ use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_protocol as api;
 use turnwise_protocol::locking::BIG_LOCK;
 use turnwise_protocol::{Lock, LockHow, LockMode, Locker};
-use turnwise_queue::locks::{Blocker, How, LockAt, Spot};
+use turnwise_queue::locks::{Entry, How, LockAt, Spot};
 use turnwise_queue::{End, Job, Place};
 
 use crate::Viewer;
@@ -66,8 +66,8 @@ pub fn awaits(after: turnwise_queue::After, job: Option<&Job>) -> api::Awaited {
 
 /// A job that blocks another one, in the form of the API. Of a job that the viewer may not read, only the level and the mode
 /// of its lock are shown.
-pub fn blocker(viewer: &dyn Viewer, by: Blocker) -> Locker {
-    let Blocker { lock, how, job_type, id, tenant, since_us } = by;
+pub fn blocker(viewer: &dyn Viewer, by: Entry) -> Locker {
+    let Entry { lock, how, job_type, id, tenant, since_us, .. } = by;
     let (mut lock, how) = (self::lock(lock), self::how(how));
     if !viewer.reads(&tenant) {
         lock.name = None;

@@ -512,7 +512,7 @@ async fn running(reader: &Reader<'_>, job_type: &str) -> Result<Vec<Running>> {
         let rows = reader.tx.range_with(read, Isolation::Snapshot).await?;
         let exhausted = rows.len() < RUNNING_BATCH;
         for (key, value) in &rows {
-            let (Some((worker, id)), Ok(active)) =
+            let (Ok((worker, id)), Ok(active)) =
                 (reader.keys.parse_active(key), serde_json::from_slice(value))
             else {
                 return Err(

@@ -238,7 +238,6 @@ fn no_token(id: &str) -> Error {
 
 fn name_of(keys: &Keyspace, key: &[u8]) -> Result<String, StoreError> {
     keys.parse_identity(key)
-        .ok_or_else(|| StoreError::Corrupt("the key of an identity cannot be read".to_owned()))
 }
 
 fn read_user(name: &str, value: &[u8]) -> Result<User, StoreError> {

@@ -15,15 +15,16 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::Transaction;
 
-use crate::error::corrupt;
+use crate::encoding::{decode, encode};
 use crate::job::EventKind;
-use crate::rows::{decode, encode};
+use crate::keyspace::behind;
 use crate::selection::{Page, Position, Selection};
 use crate::spec::{check_class, check_name};
-use crate::{Error, Job, Keyspace, Place, Result, State, Then, jobs};
+use crate::{Error, Job, Keyspace, Place, Result, State, Then, jobs, reads};
 
 /// Longest id of an operation, in bytes.
 pub const MAX_BULK_ID_BYTES: usize = 128;
@@ -248,15 +249,11 @@ fn least_missed<'a>(
 
 /// The ids that are remembered: identity, id, and when the operation ended. Adds no read conflict.
 async fn used(tx: &Transaction, keys: &Keyspace) -> Result<Vec<(Option<String>, String, i64)>> {
-    let (begin, end) = keys.bulks_used();
-    let read = RangeRead { begin, end, limit: MAX_USED, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    let used = rows.iter().map(|(key, value)| {
-        let parsed = keys.parse_bulk_used(key);
-        let (by, id) = parsed.ok_or_else(|| corrupt("bulk_used key", "not a tuple of three"))?;
+    let read = |key: &Bytes, value: &Bytes| {
+        let (by, id) = keys.parse_bulk_used(key)?;
         Ok((by, id, decode("end of a bulk operation", value)?))
-    });
-    used.collect()
+    };
+    reads::list(tx, keys.bulks_used(), MAX_USED, read).await
 }
 
 fn write(tx: &Transaction, keys: &Keyspace, operation: &Operation) -> Result<()> {
@@ -265,9 +262,8 @@ fn write(tx: &Transaction, keys: &Keyspace, operation: &Operation) -> Result<()>
 
 /// An operation, if it exists.
 pub async fn get(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Option<Operation>> {
-    let Some(value) = tx.get(&keys.bulk(id)).await? else { return Ok(None) };
-    let operation: Operation = decode("bulk operation", &value)?;
-    Ok(Some(Operation { id: id.to_owned(), ..operation }))
+    let operation: Option<Operation> = reads::value(tx, &keys.bulk(id), "bulk operation").await?;
+    Ok(operation.map(|operation| Operation { id: id.to_owned(), ..operation }))
 }
 
 /// Up to `limit` operations in the order of their ids, after `after` if given. Adds no read conflict.
@@ -277,15 +273,11 @@ pub async fn list(
     after: Option<&str>,
     limit: usize,
 ) -> Result<Vec<Operation>> {
-    let (begin, end) = after.map_or_else(|| keys.bulks(), |id| keys.bulks_after(id));
-    let read = RangeRead { begin, end, limit, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    rows.iter()
-        .map(|(key, value)| {
-            let id = keys.parse_bulk(key).ok_or_else(|| corrupt("bulk key", "not a tuple of two"))?;
-            Ok(Operation { id, ..decode("bulk operation", value)? })
-        })
-        .collect()
+    let range = behind(keys.bulks(), after.map(|id| keys.bulk(id)));
+    let read = |key: &Bytes, value: &Bytes| {
+        Ok(Operation { id: keys.parse_bulk(key)?, ..decode("bulk operation", value)? })
+    };
+    reads::list(tx, range, limit, read).await
 }
 
 /// Ends an operation that runs; returns it as it is now. `None` if there is none with this id.

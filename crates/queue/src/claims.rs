@@ -11,7 +11,7 @@ use turnwise_policy::backoff::OnLost;
 use turnwise_policy::eligibility::concurrency::Limit;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_policy::predictive_queue::locks::Levels;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::Transaction;
 
 use crate::concurrency::{self, Full, Tally};
 use crate::deadlines::{Deadline, Over};
@@ -27,7 +27,7 @@ use crate::transition::place_from;
 use crate::transition::{self, move_to};
 use crate::{
     Active, Claim, Context, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Parked, Result, State, Terms,
-    Then, dependencies, events, jobs, parking,
+    Then, dependencies, events, jobs, parking, reads,
 };
 
 /// The result of [`release_due`].
@@ -51,18 +51,15 @@ pub async fn release_due(
     limit: usize,
     mine: impl Fn(&str) -> bool,
 ) -> Result<StillDelayed> {
-    let (begin, end) = keys.delayed(job_type);
     // The extra row gives the time at which the next one is due.
-    let read = RangeRead { begin, end, limit: limit + 1, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    let due = rows.iter().filter_map(|(key, _)| keys.parse_delayed(key));
+    let rows = reads::rows(tx, keys.delayed(job_type), limit + 1).await?;
+    let due = rows.iter().filter_map(|(key, _)| keys.parse_delayed(key).ok());
     let due = due.filter(|(not_before_us, id)| *not_before_us <= now_us && mine(id)).take(PREFETCHED);
     let due: Vec<String> = due.map(|(_, id)| id).collect();
     jobs::prefetch(tx, keys, due.iter().map(|id| (job_type, id.as_str()))).await?;
     let (mut moved, mut left, mut released) = (0, None, BTreeSet::new());
     for (n, (key, _)) in rows.iter().enumerate() {
-        let (not_before_us, id) =
-            keys.parse_delayed(key).ok_or_else(|| corrupt("delayed key", "not a tuple of four"))?;
+        let (not_before_us, id) = keys.parse_delayed(key)?;
         if not_before_us > now_us || moved > 0 && (n == limit || !tx.has_room()) {
             return Ok(StillDelayed { next_due_us: Some(not_before_us), left, released });
         }
@@ -96,8 +93,7 @@ pub async fn count_due(
 ) -> Result<usize> {
     let (begin, _) = keys.delayed(job_type);
     let end = keys.delayed_entry(job_type, now_us.saturating_add(1), "");
-    let read = RangeRead { begin, end, limit: most, reverse: false };
-    Ok(tx.range_with(read, Isolation::Snapshot).await?.len())
+    Ok(reads::rows(tx, (begin, end), most).await?.len())
 }
 
 /// The number of the next claim of a worker that does not count its claims itself.
@@ -120,10 +116,8 @@ pub fn set_latest_number(
 
 /// The number of the latest claim of a worker that does not count its claims itself; 0 before its first one.
 pub async fn latest_number(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<u64> {
-    match tx.get(&keys.claim_number(job_type, worker)).await? {
-        Some(value) => decode("claim number", &value),
-        None => Ok(0),
-    }
+    let row = keys.claim_number(job_type, worker);
+    Ok(reads::value(tx, &row, "claim number").await?.unwrap_or(0))
 }
 
 /// The numbers of the claims under which a worker holds jobs, up to `limit` of them. Adds no read conflict.
@@ -139,10 +133,8 @@ pub async fn numbers(
     struct Number {
         claim: u64,
     }
-    let (begin, end) = keys.active_of(job_type, worker);
-    let read = RangeRead { begin, end, limit, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    rows.iter().map(|(_, value)| decode("active row", value).map(|Number { claim }| claim)).collect()
+    let read = |_: &Bytes, value: &Bytes| decode("active row", value).map(|Number { claim }| claim);
+    reads::list(tx, keys.active_of(job_type, worker), limit, read).await
 }
 
 /// The jobs that a worker holds under claims with numbers above `number`, in the order of numbers. Returns up to `limit`,
@@ -157,17 +149,9 @@ pub async fn claims_after(
     limit: usize,
 ) -> Result<Vec<Job>> {
     check_member(tx, keys, job_type, worker).await?;
-    let (begin, end) = keys.active_of(job_type, worker);
-    let read = RangeRead { begin, end, limit: MAX_ACTIVE_OF_WORKER, reverse: false };
-    let mut found = Vec::new();
-    for (key, value) in tx.range_with(read, Isolation::Snapshot).await? {
-        let active: Active = decode("active row", &value)?;
-        if active.claim > number {
-            let (_, id) =
-                keys.parse_active(&key).ok_or_else(|| corrupt("active key", "not a tuple of five"))?;
-            found.push((active.claim, id));
-        }
-    }
+    let active = jobs::active_of(tx, keys, job_type, worker, MAX_ACTIVE_OF_WORKER).await?;
+    let mut found: Vec<_> = active.into_iter().map(|(id, active)| (active.claim, id)).collect();
+    found.retain(|(claim, _)| *claim > number);
     found.sort_unstable();
     found.truncate(limit);
     let mut jobs = Vec::with_capacity(found.len());
@@ -432,7 +416,7 @@ pub async fn end(
     job.record(now_us, kind.clone(), max_history);
     if run.then == Then::Remove {
         events::happened(tx, keys, &job, &kind, state_after(&kind), now_us)?;
-        let outcome = outcome(&kind).unwrap_or(DependencyEnd::Removed);
+        let outcome = end_of(&kind).map_or(DependencyEnd::Removed, End::outcome);
         dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
         erase(tx, keys, &job)?;
         return Ok(Ended::Recorded(None));
@@ -447,76 +431,78 @@ pub async fn end(
     if matches!(ending, Ending::Crashed { .. } | Ending::Completed(_) | Ending::Failed(_)) {
         job.attempts = job.attempts.saturating_add(1);
     }
-    let outcome = outcome(&kind).filter(|_| !again);
-    let is_refused = !again && outcome.is_none() && run.next.refused.is_some();
-    if is_refused {
-        events::happened(tx, keys, &job, &kind, state_after(&kind), now_us)?;
+    let to = match ending {
+        Ending::Crashed { not_before_us, .. } => Place::Crashing { until_us: *not_before_us },
+        Ending::Parked(park) => Place::Parked { until_us: park.not_before_us, at: park.at.clone() },
+        Ending::Preempted if job.continuous => Place::pending(now_us),
+        // Its worker has fewer slots now. It takes no turns with others, so it is the next to start, as before this run.
+        Ending::Preempted => waiting(job.added_us.min(job.started_us.unwrap_or(now_us)), &run.next),
+        Ending::Stopped | Ending::Completed(_) | Ending::Failed(_) => wait_again(&job, &run.next, now_us),
+    };
+    conclude(context, &mut job, &run, &kind, to).await?;
+    if let (Ending::Parked(park), Place::Parked { .. }) = (ending, &job.place) {
+        parking::enter(tx, keys, &job, park)?;
     }
-    match (ending, kind.clone()) {
-        _ if again => run_again(tx, keys, &mut job, &run.next, now_us)?,
-        (_, EventKind::Cancelled) => end_cancelled(tx, keys, &mut job, run.next)?,
-        (_, EventKind::Failed { .. }) => move_to(tx, keys, &mut job, Place::Ended(End::Failed))?,
-        (_, EventKind::Completed) => move_to(tx, keys, &mut job, Place::Ended(End::Completed))?,
-        _ if let Some(reason) = &run.next.refused => {
-            transition::leave(tx, keys, &job)?;
-            refuse(tx, keys, &mut job, reason, now_us).await?;
-        }
-        (Ending::Crashed { not_before_us, .. }, _) => {
-            move_to(tx, keys, &mut job, Place::Crashing { until_us: *not_before_us })?;
-        }
-        (Ending::Preempted, _) if job.continuous => move_to(tx, keys, &mut job, Place::pending(now_us))?,
-        (Ending::Preempted, _) => {
-            // Its worker has fewer slots now. It takes no turns with others, so it is the next to start, as before this run.
-            let order_us = job.added_us.min(job.started_us.unwrap_or(now_us));
-            move_to(tx, keys, &mut job, waiting(order_us, &run.next))?;
-        }
-        (Ending::Parked(park), _) => parking::enter(tx, keys, &mut job, park)?,
-        _ => wait_again(tx, keys, &mut job, &run.next, now_us)?,
-    }
-    if !is_refused {
-        events::happened(tx, keys, &job, &kind, job.state(), now_us)?;
-    }
-    if let Some(outcome) = outcome {
-        dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
-    }
-    write_job(tx, keys, &job)?;
     Ok(Ended::Recorded(Some(Box::new(job))))
 }
 
-/// A job's state after the end of a run, unless something else follows.
-fn state_after(kind: &EventKind) -> State {
-    match kind {
-        EventKind::Added | EventKind::Started | EventKind::Stopped { .. } => State::Pending,
-        EventKind::Crashed { .. } => State::Crashing,
-        EventKind::Completed => State::Completed,
-        EventKind::Failed { .. } => State::Failed,
-        EventKind::Cancelled => State::Cancelled,
+/// Moves a job after a run that ended in this way, which its history already has, and writes its record. It goes to its end, or, if it
+/// was added again, to where its next run waits, or is cancelled if that run was refused; otherwise it goes `to` this place.
+async fn conclude(context: Context<'_>, job: &mut Job, run: &Run, kind: &EventKind, to: Place) -> Result<()> {
+    let Context { tx, keys, now_us, .. } = context;
+    let again = run.then == Then::Again;
+    let end = end_of(kind).filter(|_| !again);
+    let refused = run.next.refused.as_ref().filter(|_| !again && end.is_none());
+    if refused.is_some() {
+        events::happened(tx, keys, job, kind, state_after(kind), now_us)?;
     }
+    match (end, refused) {
+        _ if again => {
+            job.attempts = 0;
+            // The result of the earlier request.
+            job.result = None;
+            let Next { unmet, not_before_us, .. } = run.next;
+            move_to(tx, keys, job, place_from(unmet, Some(not_before_us), now_us))?;
+        }
+        (Some(end), _) => {
+            // If the job was added again after the request to stop, and that was refused, the refusal is the reason.
+            if end == End::Cancelled {
+                job.refused.clone_from(&run.next.refused);
+            }
+            move_to(tx, keys, job, Place::Ended(end))?;
+        }
+        (None, Some(reason)) => {
+            transition::leave(tx, keys, job)?;
+            refuse(tx, keys, job, reason, now_us).await?;
+        }
+        (None, None) => move_to(tx, keys, job, to)?,
+    }
+    if refused.is_none() {
+        events::happened(tx, keys, job, kind, job.state(), now_us)?;
+    }
+    if let Some(end) = end {
+        dependencies::settle_ended(tx, keys, job, end.outcome(), now_us).await?;
+    }
+    write_job(tx, keys, job)
 }
 
-/// The outcome that the job's dependents receive; `None` if the job has not ended.
-fn outcome(kind: &EventKind) -> Option<DependencyEnd> {
+/// The end of a job whose run ended like this; `None` if the job has not ended.
+fn end_of(kind: &EventKind) -> Option<End> {
     match kind {
-        EventKind::Completed => Some(DependencyEnd::Completed),
-        EventKind::Failed { .. } => Some(DependencyEnd::Failed),
-        EventKind::Cancelled => Some(DependencyEnd::Cancelled),
+        EventKind::Completed => Some(End::Completed),
+        EventKind::Failed { .. } => Some(End::Failed),
+        EventKind::Cancelled => Some(End::Cancelled),
         EventKind::Added | EventKind::Started | EventKind::Stopped { .. } | EventKind::Crashed { .. } => None,
     }
 }
 
-/// The next run of a job that was added again while it ran.
-fn run_again(tx: &Transaction, keys: &Keyspace, job: &mut Job, next: &Next, now_us: i64) -> Result<()> {
-    job.attempts = 0;
-    // The result of the earlier request.
-    job.result = None;
-    move_to(tx, keys, job, place_from(next.unmet, Some(next.not_before_us), now_us))
-}
-
-/// Ends a job whose run was asked to stop. If the job was added again after that, and the next run was refused, the refusal
-/// is the reason.
-fn end_cancelled(tx: &Transaction, keys: &Keyspace, job: &mut Job, next: Next) -> Result<()> {
-    job.refused = next.refused;
-    move_to(tx, keys, job, Place::Ended(End::Cancelled))
+/// A job's state after the end of a run, unless something else follows.
+fn state_after(kind: &EventKind) -> State {
+    match (end_of(kind), kind) {
+        (Some(end), _) => end.state(),
+        (None, EventKind::Crashed { .. }) => State::Crashing,
+        (None, _) => State::Pending,
+    }
 }
 
 /// Why a claim is revoked.
@@ -569,38 +555,18 @@ pub(crate) async fn take_back(
         reason => EventKind::Stopped { reason },
     };
     job.record(now_us, kind.clone(), max_history);
-    let outcome = outcome(&kind).filter(|_| !again);
-    let is_refused = !again && outcome.is_none() && run.next.refused.is_some();
-    if is_refused {
-        events::happened(tx, keys, job, &kind, state_after(&kind), now_us)?;
-    }
-    match kind.clone() {
-        _ if again => run_again(tx, keys, job, &run.next, now_us)?,
-        EventKind::Cancelled => end_cancelled(tx, keys, job, run.next)?,
-        EventKind::Failed { .. } => move_to(tx, keys, job, Place::Ended(End::Failed))?,
-        _ if let Some(reason) = &run.next.refused => {
-            transition::leave(tx, keys, job)?;
-            refuse(tx, keys, job, reason, now_us).await?;
-        }
+    let to = match kind {
         EventKind::Crashed { .. } => {
-            let until_us = now_us.saturating_add(backoff.wait_us(job.crashes));
-            move_to(tx, keys, job, Place::Crashing { until_us })?;
+            Place::Crashing { until_us: now_us.saturating_add(backoff.wait_us(job.crashes)) }
         }
-        _ => wait_again(tx, keys, job, &run.next, now_us)?,
-    }
-    if !is_refused {
-        events::happened(tx, keys, job, &kind, job.state(), now_us)?;
-    }
-    if let Some(outcome) = outcome {
-        dependencies::settle_ended(tx, keys, job, outcome, now_us).await?;
-    }
-    write_job(tx, keys, job)
+        _ => wait_again(job, &run.next, now_us),
+    };
+    conclude(context, job, &run, &kind, to).await
 }
 
 /// Pending again, in the order of the time at which the run started: being stopped does not cost the job its place.
-fn wait_again(tx: &Transaction, keys: &Keyspace, job: &mut Job, next: &Next, now_us: i64) -> Result<()> {
-    let to = waiting(job.started_us.unwrap_or(now_us), next);
-    move_to(tx, keys, job, to)
+fn wait_again(job: &Job, next: &Next, now_us: i64) -> Place {
+    waiting(job.started_us.unwrap_or(now_us), next)
 }
 
 fn waiting(order_us: i64, next: &Next) -> Place {

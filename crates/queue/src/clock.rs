@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use turnwise_store::Store;
 
-use crate::rows::{decode, encode};
-use crate::{Error, Keyspace, Result};
+use crate::encoding::encode;
+use crate::{Error, Keyspace, Result, reads};
 
 /// The first node that finds the mark older than this writes it: all nodes together write it once per comparison interval.
 const STEP_US: i64 = 1_000_000;
@@ -31,10 +31,7 @@ pub async fn compare(store: &Store, keys: &Keyspace) -> Result<()> {
     let clock = store.clock();
     let agreed_us = store
         .transact(|tx| async move {
-            let mark_us: Option<i64> = match tx.get(&keys.clock()).await? {
-                Some(value) => Some(decode("clock", &value)?),
-                None => None,
-            };
+            let mark_us: Option<i64> = reads::value(&tx, &keys.clock(), "clock").await?;
             let latest_us = clock.wanted_us().max(mark_us.unwrap_or(i64::MIN));
             if mark_us.is_none_or(|mark_us| latest_us.saturating_sub(mark_us) >= STEP_US) {
                 tx.set(keys.clock(), encode(&latest_us))?;

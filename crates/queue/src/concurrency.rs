@@ -24,15 +24,15 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_policy::contention::hash;
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit, MAX_LIMIT, of_job};
-use turnwise_store::key::successor;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::Transaction;
 
-use crate::error::corrupt;
+use crate::encoding::hex;
 use crate::filters::Cursor;
-use crate::keyspace::KeyRange;
 pub use crate::keyspace::LimitedPlace;
+use crate::keyspace::{KeyRange, behind};
 use crate::place::Place;
-use crate::rows::{decode, encode, read_job, write_job};
+use crate::reads::{self, rows};
+use crate::rows::{decode, encode, read_job, read_pending, write_job};
 use crate::transition::move_to;
 use crate::{Claim, Job, Keyspace, Result};
 
@@ -160,16 +160,11 @@ pub async fn running(
     bucket: &Bucket,
     limit: usize,
 ) -> Result<Vec<(String, String, RateRow)>> {
-    let read = rows(tx, keys.rate_holders(bucket), limit).await?.into_iter().map(|(key, value)| {
-        let (_, job_type, id) =
-            keys.parse_rate(&key).ok_or_else(|| corrupt("rate key", "not a tuple of five"))?;
-        Ok((job_type, id, decode("rate row", &value)?))
-    });
-    read.collect()
-}
-
-async fn rows(tx: &Transaction, (begin, end): KeyRange, limit: usize) -> Result<Vec<(Bytes, Bytes)>> {
-    Ok(tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?)
+    let read = |key: &Bytes, value: &Bytes| {
+        let (_, job_type, id) = keys.parse_rate(key)?;
+        Ok((job_type, id, decode("rate row", value)?))
+    };
+    reads::list(tx, keys.rate_holders(bucket), limit, read).await
 }
 
 /// The guard of a bucket: the same in every release.
@@ -188,12 +183,11 @@ pub async fn hold_back(
     stamp: Option<&[u8]>,
     now_us: i64,
 ) -> Result<bool> {
-    let job = read_job(tx, keys, job_type, id).await?.filter(Job::is_pending);
-    let Some(mut job) = job else { return Ok(false) };
+    let Some(mut job) = read_pending(tx, keys, job_type, id).await? else { return Ok(false) };
     let order_us = job.order_us();
     job.changed_us = now_us;
     move_to(tx, keys, &mut job, Place::Limited { order_us, limit: limit.clone() })?;
-    let row = LimitedRow { stamp: stamp.map(crate::filters::hex) };
+    let row = LimitedRow { stamp: stamp.map(hex) };
     if let Some(place) = job.limited_place() {
         tx.set(keys.limited_entry(job_type, &place, id), encode(&row))?;
     }
@@ -249,7 +243,7 @@ async fn waiting_types(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Re
 /// The type of the first limited job of a range. Adds no read conflict.
 async fn first_type(tx: &Transaction, keys: &Keyspace, range: KeyRange) -> Result<Option<String>> {
     let found = rows(tx, range, 1).await?;
-    found.first().map(|(key, _)| Ok(parse_limited(keys, key)?.0)).transpose()
+    found.first().map(|(key, _)| Ok(keys.parse_limited(key)?.0)).transpose()
 }
 
 /// Marks a bucket for the types of its limited jobs, if an end found more than one type. Marks as many as the
@@ -257,10 +251,11 @@ async fn first_type(tx: &Transaction, keys: &Keyspace, range: KeyRange) -> Resul
 pub async fn mark_rest(tx: &Transaction, keys: &Keyspace) -> Result<bool> {
     let found = rows(tx, keys.unmarked(), 1).await?;
     let Some((row, _)) = found.first() else { return Ok(false) };
-    let bucket = keys.parse_unmarked(row).ok_or_else(|| corrupt("unmarked key", "not a tuple of three"))?;
+    let bucket = keys.parse_unmarked(row)?;
     // An end that frees a place concurrently writes this row again, and conflicts.
-    let Some(value) = tx.get(row).await? else { return Ok(true) };
-    let mut done: Option<String> = decode("unmarked row", &value)?;
+    let Some(mut done) = reads::value::<Option<String>>(tx, row, "unmarked row").await? else {
+        return Ok(true);
+    };
     let (mut begin, end) = keys.limited_in(&bucket);
     if let Some(done) = &done {
         begin = keys.limited_of(&bucket, done).1;
@@ -276,10 +271,6 @@ pub async fn mark_rest(tx: &Transaction, keys: &Keyspace) -> Result<bool> {
     }
     tx.set(row.clone(), encode(&done))?;
     Ok(true)
-}
-
-fn parse_limited(keys: &Keyspace, key: &Bytes) -> Result<(String, LimitedPlace, String)> {
-    keys.parse_limited(key).ok_or_else(|| corrupt("limited key", "not a tuple of nine"))
 }
 
 /// The result of [`release_limited`].
@@ -331,11 +322,10 @@ impl Rotation {
 pub async fn releasable(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<usize> {
     let mut releasable = 0;
     for (mark, _) in rows(tx, keys.roomy(job_type), BUCKETS_AT_ONCE).await? {
-        let (_, bucket) =
-            keys.parse_roomy(&mark).ok_or_else(|| corrupt("roomy key", "not a tuple of four"))?;
+        let (_, bucket) = keys.parse_roomy(&mark)?;
         let mut taken = count(tx, keys, &bucket).await?;
         for (key, _) in rows(tx, keys.limited_of(&bucket, job_type), MAX_RELEASED).await? {
-            let (_, place, _) = parse_limited(keys, &key)?;
+            let (_, place, _) = keys.parse_limited(&key)?;
             if place.limit.admits(taken) {
                 (taken, releasable) = (taken + 1, releasable + 1);
             }
@@ -371,18 +361,13 @@ pub async fn release_limited(
     if most == 0 {
         return Ok(result);
     }
-    let (mut begin, end) = keys.roomy(job_type);
     let seen = rotation.turns().mark.take();
-    if let Some(seen) = &seen {
-        begin = successor(seen);
-    }
-    let marked = rows(tx, (begin, end), MAX_MARKED).await?;
+    let marked = rows(tx, behind(keys.roomy(job_type), seen.clone()), MAX_MARKED).await?;
     let (most, mut buckets, mut released) = (most.min(MAX_RELEASED), 0, 0);
     let mut last = None;
     let mut is_end = marked.len() < MAX_MARKED;
     for (mark, _) in &marked {
-        let (_, bucket) =
-            keys.parse_roomy(mark).ok_or_else(|| corrupt("roomy key", "not a tuple of four"))?;
+        let (_, bucket) = keys.parse_roomy(mark)?;
         let is_mine = mine(bucket.name());
         if is_mine && released == most {
             is_end = false;
@@ -471,10 +456,10 @@ async fn groups(
             }
             let found = rows(tx, (begin.clone(), end.clone()), most.max(LOOKED_AT)).await?;
             let Some((key, _)) = found.first() else { break };
-            let (_, LimitedPlace { tenant, limit, .. }, _) = parse_limited(keys, key)?;
+            let (_, LimitedPlace { tenant, limit, .. }, _) = keys.parse_limited(key)?;
             let (mut own, mut others) = (Vec::new(), Vec::new());
             for (key, _) in &found {
-                let (_, place, id) = parse_limited(keys, key)?;
+                let (_, place, id) = keys.parse_limited(key)?;
                 if place.tenant != tenant || place.limit != limit {
                     break;
                 }
@@ -493,7 +478,7 @@ async fn groups(
 /// Returns a limited job to its place in the queue, and returns its tenant. `None` if the job has left since the snapshot,
 /// as its record then states.
 async fn put_back(tx: &Transaction, keys: &Keyspace, row: &Bytes) -> Result<Option<String>> {
-    let (job_type, place, id) = parse_limited(keys, row)?;
+    let (job_type, place, id) = keys.parse_limited(row)?;
     let job = read_job(tx, keys, &job_type, &id).await?;
     let Some(mut job) = job.filter(|job| job.limited_place().as_ref() == Some(&place)) else {
         return Ok(None);
@@ -512,12 +497,8 @@ pub async fn release_old(
     after: Option<&Cursor>,
     limit: usize,
 ) -> Result<Option<Cursor>> {
-    let now = crate::filters::stamp(tx, keys).await?.map(|stamp| crate::filters::hex(&stamp));
-    let (mut begin, end) = keys.limited_by_filters();
-    if let Some(after) = after {
-        begin = successor(after);
-    }
-    let found = rows(tx, (begin, end), limit).await?;
+    let now = crate::filters::stamp(tx, keys).await?.map(|stamp| hex(&stamp));
+    let found = rows(tx, behind(keys.limited_by_filters(), after.cloned()), limit).await?;
     let mut seen = None;
     for (key, value) in &found {
         if seen.is_some() && !tx.has_room() {

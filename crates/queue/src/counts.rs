@@ -13,14 +13,14 @@ use std::ops::{AddAssign, Index};
 
 use bytes::Bytes;
 use turnwise_store::key::successor;
-use turnwise_store::{Isolation, RangeRead, Store, Sum, Transaction};
+use turnwise_store::{Store, Sum, Transaction};
 
-use crate::error::corrupt;
-use crate::keyspace::KeyRange;
+use crate::keyspace::{KeyRange, behind};
 use crate::place::{End, Place};
+use crate::reads;
 use crate::rows::decode_job;
 use crate::types::types_after;
-use crate::{Error, Job, Keyspace, Result};
+use crate::{Job, Keyspace, Result};
 
 /// The width of a field in bits: more jobs than any store holds.
 const FIELD_BITS: usize = 40;
@@ -33,48 +33,63 @@ const MAX_SUMS: usize = 100;
 /// The most types per read of [`rebuild`].
 const TYPES: usize = 100;
 
-/// What a job is counted as: its [`Place`], without its data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+/// Declares [`Kind`], each with its name, in the order of their fields in the stored sum. A new one goes to the end.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal,)+) => {
+        /// What a job is counted as: its [`Place`], without its data.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Kind {
+            $($(#[$doc])* $kind,)+
+        }
+
+        impl Kind {
+            /// All of them.
+            pub const ALL: [Kind; [$($name),+].len()] = [$(Kind::$kind),+];
+
+            /// Its name, as in the API.
+            pub fn name(self) -> &'static str {
+                self.names()[0]
+            }
+
+            /// The same as a list.
+            pub(crate) fn names(self) -> &'static [&'static str] {
+                match self { $(Kind::$kind => &[$name],)+ }
+            }
+        }
+    };
+}
+
+kinds! {
     /// In the queue of its tenant.
-    Pending,
+    Pending = "pending",
     /// Does not start before a time.
-    Delayed,
+    Delayed = "delayed",
     /// Has crashed, and waits until its backoff is over.
-    Crashing,
+    Crashing = "crashing",
     /// Has nothing to do until something outside changes.
-    Parked,
+    Parked = "parked",
     /// Waits for other jobs to end.
-    Blocked,
+    Blocked = "blocked",
     /// A filter has paused it.
-    Paused,
+    Paused = "paused",
     /// Waits until a bucket has room.
-    Limited,
+    Limited = "limited",
     /// A worker has claimed it.
-    Running,
+    Running = "running",
     /// Has ended without an error.
-    Completed,
+    Completed = "completed",
     /// Has failed permanently.
-    Failed,
+    Failed = "failed",
     /// Was cancelled.
-    Cancelled,
+    Cancelled = "cancelled",
 }
 
 impl Kind {
-    /// All of them, in the order of their fields in the stored sum. A new one goes to the end.
-    pub const ALL: [Kind; 11] = [
-        Kind::Pending,
-        Kind::Delayed,
-        Kind::Crashing,
-        Kind::Parked,
-        Kind::Blocked,
-        Kind::Paused,
-        Kind::Limited,
-        Kind::Running,
-        Kind::Completed,
-        Kind::Failed,
-        Kind::Cancelled,
-    ];
+    /// What jobs in this state count as, as conditions name it.
+    pub(crate) fn of_state(state: &str) -> Option<Kind> {
+        let running = (state == "waiting").then_some(Kind::Running);
+        running.or_else(|| Kind::ALL.into_iter().find(|kind| kind.name() == state))
+    }
 
     /// What a job in this place counts as.
     pub fn of(place: &Place) -> Kind {
@@ -90,23 +105,6 @@ impl Kind {
             Place::Ended(End::Completed) => Kind::Completed,
             Place::Ended(End::Failed) => Kind::Failed,
             Place::Ended(End::Cancelled) => Kind::Cancelled,
-        }
-    }
-
-    /// Its name, as in the API.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Pending => "pending",
-            Kind::Delayed => "delayed",
-            Kind::Crashing => "crashing",
-            Kind::Parked => "parked",
-            Kind::Blocked => "blocked",
-            Kind::Paused => "paused",
-            Kind::Limited => "limited",
-            Kind::Running => "running",
-            Kind::Completed => "completed",
-            Kind::Failed => "failed",
-            Kind::Cancelled => "cancelled",
         }
     }
 
@@ -234,7 +232,9 @@ pub async fn list(
     after: Option<(&str, &str)>,
     limit: usize,
 ) -> Result<Vec<Counted>> {
-    list_in(tx, keys, keys.counts_after(after), limit).await
+    let (first, end) = keys.all_counts();
+    let begin = after.map_or(first, |(job_type, tenant)| keys.counts_behind(job_type, tenant).1);
+    list_in(tx, keys, (begin, end), limit).await
 }
 
 /// The same for the tenants of one type, after the tenant `after` if given.
@@ -245,10 +245,8 @@ pub async fn list_of_type(
     after: Option<&str>,
     limit: usize,
 ) -> Result<Vec<Counted>> {
-    let (mut begin, end) = keys.counts(job_type);
-    if let Some(after) = after {
-        begin = keys.end_of_counts(job_type, after);
-    }
+    let (first, end) = keys.counts(job_type);
+    let begin = after.map_or(first, |after| keys.counts_behind(job_type, after).1);
     list_in(tx, keys, (begin, end), limit).await
 }
 
@@ -279,11 +277,10 @@ async fn read(tx: &Transaction, keys: &Keyspace, range: KeyRange, limit: usize) 
     let (mut begin, end) = range;
     let mut found: Vec<(String, String, Sum)> = Vec::new();
     loop {
-        let read = RangeRead { begin: begin.clone(), end: end.clone(), limit: PAGE, reverse: false };
-        let rows = tx.range_with(read, Isolation::Snapshot).await?;
+        let rows = reads::rows(tx, (begin.clone(), end.clone()), PAGE).await?;
         let is_last = rows.len() < PAGE;
         for (key, value) in rows {
-            let (job_type, tenant) = keys.parse_counts(&key).ok_or_else(unreadable)?;
+            let (job_type, tenant) = keys.parse_counts(&key)?;
             let sum = Sum::read(&value)?;
             let is_full = found.len() >= limit;
             match found.last_mut() {
@@ -297,10 +294,6 @@ async fn read(tx: &Transaction, keys: &Keyspace, range: KeyRange, limit: usize) 
             return Ok(Page { found, rest: None });
         }
     }
-}
-
-fn unreadable() -> Error {
-    corrupt("counts key", "not a type and a tenant")
 }
 
 /// Where a [`fold`] continues.
@@ -318,16 +311,13 @@ pub struct Folded {
 /// Reads up to 1,000 rows after `after`. Makes one row of each sum that has several, and removes sums that are 0, as many as the
 /// transaction has room for. Conflicts with another call, and with an add to a row that it removes or replaces.
 pub async fn fold(tx: &Transaction, keys: &Keyspace, after: Option<&Cursor>) -> Result<Folded> {
-    let (first, end) = keys.counts_after(None);
-    let begin = after.map_or(first, |after| successor(after));
-    let read = RangeRead { begin, end, limit: PAGE, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    let rows = reads::rows(tx, behind(keys.all_counts(), after.cloned()), PAGE).await?;
     let mut next = (rows.len() == PAGE).then(|| rows[PAGE - 1].0.clone());
     let mut written = 0;
     let mut folded: Option<(String, String)> = None;
     let mut last = None;
     for (key, value) in rows {
-        let of = keys.parse_counts(&key).ok_or_else(unreadable)?;
+        let of = keys.parse_counts(&key)?;
         let wants = Sum::read(&value)?.is_zero() || key != keys.counts_of(&of.0, &of.1);
         let before = last.replace(key);
         if !wants || folded.as_ref() == Some(&of) {
@@ -364,13 +354,11 @@ async fn fold_one(
     most: usize,
 ) -> Result<usize> {
     let first = keys.counts_of(job_type, tenant);
-    let end = keys.end_of_counts(job_type, tenant);
     // An engine that adds to this row makes the transaction conflict.
     let stored = tx.get(&first).await?;
     let mut sum = stored.as_deref().map_or(Ok(Sum::default()), Sum::read)?;
     let limit = most.saturating_sub(1).max(1);
-    let read = RangeRead { begin: successor(&first), end, limit, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    let rows = reads::rows(tx, keys.counts_behind(job_type, tenant), limit).await?;
     for (key, value) in &rows {
         sum += Sum::read(value)?;
         tx.clear(key.clone())?;
@@ -402,29 +390,23 @@ pub async fn rebuild(store: &Store, keys: &Keyspace) -> Result<u64> {
         }
     }
     for job_type in types {
-        let (mut begin, end) = keys.jobs(&job_type);
+        let mut rest = keys.jobs(&job_type);
         loop {
-            let range = RangeRead { begin, end: end.clone(), limit: PAGE, reverse: false };
-            let rows = {
-                let range = &range;
-                store
-                    .transact(|tx| async move {
-                        Ok::<_, Error>(tx.range_with(range.clone(), Isolation::Snapshot).await?)
-                    })
-                    .await?
-            };
+            let range = &rest;
+            let rows =
+                store.transact(|tx| async move { reads::rows(&tx, range.clone(), PAGE).await }).await?;
             for (_, value) in &rows {
                 let job = decode_job(value)?;
                 *sums.entry((job_type.clone(), job.spec.tenant)).or_default() += one(&job.place);
             }
             match rows.last() {
-                Some((last, _)) if rows.len() == PAGE => begin = successor(last),
+                Some((last, _)) if rows.len() == PAGE => rest = behind(rest, Some(last.clone())),
                 _ => break,
             }
         }
     }
     // What an interrupted call has written, for tenants that have no jobs any more.
-    let mut rest = Some(keys.counts_after(None));
+    let mut rest = Some(keys.all_counts());
     while let Some(range) = rest {
         let page = read(&store.begin().await?, keys, range, PAGE).await?;
         for (job_type, tenant, _) in page.found {
@@ -444,7 +426,7 @@ pub async fn rebuild(store: &Store, keys: &Keyspace) -> Result<u64> {
 fn write(tx: &Transaction, keys: &Keyspace, sums: &[((String, String), Sum)]) -> Result<()> {
     for ((job_type, tenant), sum) in sums {
         let key = keys.counts_of(job_type, tenant);
-        tx.clear_range((key.clone(), keys.end_of_counts(job_type, tenant)))?;
+        tx.clear_range((key.clone(), keys.counts_behind(job_type, tenant).1))?;
         if !sum.is_zero() {
             tx.set(key, sum.to_bytes())?;
         }

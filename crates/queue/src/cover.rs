@@ -1,10 +1,11 @@
 //! What the rows of ended jobs say, and in which partition each is ([`crate::ended`]).
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::encoding::encode;
 use crate::job::Job;
@@ -21,41 +22,30 @@ pub(crate) const FIRST_FAILED: u16 = 2 * BY_TENANT;
 /// The partitions of a type.
 pub const PARTITIONS: u16 = FIRST_FAILED + FAILED_BY_TENANT * FAILED_BY_CLASS;
 
-/// The value of a row: the tenant, and the number of the class of its reason.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(untagged)]
-pub(crate) enum Cover {
-    /// A job without a reason.
-    Tenant(String),
-    /// A job with a reason.
-    Reason(String, u32),
-}
-
-impl Cover {
-    pub(crate) fn of(job: &Job) -> Cover {
-        let tenant = job.tenant.clone();
-        match job.reason_class() {
-            Some(class) => Cover::Reason(tenant, reason_class::number(&class)),
-            None => Cover::Tenant(tenant),
-        }
-    }
-
-    pub(crate) fn bytes(&self) -> Bytes {
-        encode(self)
-    }
-}
-
 /// What a row says about its job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CoverRef<'a> {
+pub(crate) struct Cover<'a> {
     pub tenant: Cow<'a, str>,
-    /// The number of the class of its reason.
+    /// The number of the class of its reason; `None` for a job without a reason.
     pub class: Option<u32>,
 }
 
-impl<'a> CoverRef<'a> {
+impl<'a> Cover<'a> {
+    pub(crate) fn of(job: &'a Job) -> Self {
+        let class = job.reason_class().map(|class| reason_class::number(&class));
+        Cover { tenant: Cow::Borrowed(&job.tenant), class }
+    }
+
+    /// The row's value.
+    pub(crate) fn bytes(&self) -> Bytes {
+        match self.class {
+            Some(class) => encode(&(&self.tenant, class)),
+            None => encode(&self.tenant),
+        }
+    }
+
     /// `None` for a row without a value.
-    pub(crate) fn read(value: &'a [u8]) -> Option<CoverRef<'a>> {
+    pub(crate) fn read(value: &'a [u8]) -> Option<Self> {
         /// A text is borrowed if it has no escapes.
         #[derive(Deserialize)]
         struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
@@ -63,7 +53,7 @@ impl<'a> CoverRef<'a> {
             b'"' => (serde_json::from_slice(value).ok()?, None),
             _ => serde_json::from_slice(value).ok().map(|(tenant, class)| (tenant, Some(class)))?,
         };
-        Some(CoverRef { tenant, class })
+        Some(Cover { tenant, class })
     }
 }
 
@@ -91,39 +81,22 @@ pub(crate) fn partitions(
     tenants: Option<&[String]>,
     class: Option<u32>,
 ) -> Vec<RangeInclusive<u16>> {
-    let first = match end {
-        End::Completed => 0,
-        End::Cancelled => FIRST_CANCELLED,
-        End::Failed => FIRST_FAILED,
-    };
-    let slots = |of: u16| -> Vec<u16> {
-        let Some(tenants) = tenants else { return (0..of).collect() };
-        let mut slots: Vec<u16> = tenants.iter().map(|tenant| remainder(hash(tenant), of)).collect();
-        slots.sort_unstable();
-        slots.dedup();
-        slots
-    };
-    let mut ranges: Vec<RangeInclusive<u16>> = Vec::new();
-    let mut add = |range: RangeInclusive<u16>| match ranges.last_mut() {
-        Some(last) if *last.end() + 1 == *range.start() => *last = *last.start()..=*range.end(),
-        _ => ranges.push(range),
-    };
-    match end {
-        End::Completed | End::Cancelled => {
-            slots(BY_TENANT).into_iter().for_each(|n| add(first + n..=first + n))
+    let slots = |of: u16| -> BTreeSet<u16> {
+        match tenants {
+            Some(tenants) => tenants.iter().map(|tenant| remainder(hash(tenant), of)).collect(),
+            None => (0..of).collect(),
         }
-        End::Failed => {
-            for slot in slots(FAILED_BY_TENANT) {
-                let start = first + slot * FAILED_BY_CLASS;
-                match class {
-                    Some(class) => {
-                        let n = start + remainder(class, FAILED_BY_CLASS);
-                        add(n..=n);
-                    }
-                    None => add(start..=start + FAILED_BY_CLASS - 1),
-                }
-            }
-        }
-    }
-    ranges
+    };
+    let classes = match class.map(|class| remainder(class, FAILED_BY_CLASS)) {
+        Some(class) => class..class + 1,
+        None => 0..FAILED_BY_CLASS,
+    };
+    let of_slot = |slot: u16| classes.clone().map(move |class| FIRST_FAILED + slot * FAILED_BY_CLASS + class);
+    let partitions: Vec<u16> = match end {
+        End::Completed => slots(BY_TENANT).into_iter().collect(),
+        End::Cancelled => slots(BY_TENANT).into_iter().map(|slot| FIRST_CANCELLED + slot).collect(),
+        End::Failed => slots(FAILED_BY_TENANT).into_iter().flat_map(of_slot).collect(),
+    };
+    let ranges = partitions.chunk_by(|one, next| one + 1 == *next);
+    ranges.map(|range| range[0]..=range[range.len() - 1]).collect()
 }

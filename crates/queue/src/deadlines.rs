@@ -18,14 +18,13 @@
 
 use bytes::Bytes;
 use turnwise_store::key::successor;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::{Isolation, Transaction};
 
 use crate::claims::{RevocationCause, take_back};
-use crate::error::corrupt;
 use crate::rows::{decode, decode_active, decode_job, encode, read_active, read_job};
 pub use crate::timeouts::{Deadline, MAX_TIMEOUT_US, Over, Timeouts};
 use crate::workers::GivenBack;
-use crate::{Claim, Context, Job, Keyspace, Result};
+use crate::{Claim, Context, Job, Keyspace, Result, reads};
 
 impl Deadline {
     /// For a run that starts now, if it has timeouts.
@@ -75,15 +74,11 @@ pub async fn due(
 ) -> Result<(Vec<Due>, Option<Bytes>)> {
     let (begin, end) = keys.deadlines_until(now_us);
     let begin = from.map_or(begin.clone(), |from| from.max(begin));
-    if begin >= end {
-        return Ok((Vec::new(), None));
-    }
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
+    let rows = reads::rows(tx, (begin, end), limit).await?;
     let next = rows.get(limit.saturating_sub(1)).map(|(key, _)| successor(key));
     let mut found = Vec::with_capacity(rows.len());
     for (key, value) in rows {
-        let (at_us, job_type, id) =
-            keys.parse_deadline(&key).ok_or_else(|| corrupt("deadline key", "not a tuple of four"))?;
+        let (at_us, job_type, id) = keys.parse_deadline(&key)?;
         let claim: Claim = decode("deadline row", &value)?;
         let (row, record) = (keys.active_entry(&job_type, &claim.worker, &id), keys.job(&job_type, &id));
         let active = tx.get_with(&row, Isolation::Snapshot).await?;

@@ -31,16 +31,16 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise, Verdict, judge};
-use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::after::invalid;
 pub use crate::after::{After, MAX_AFTER};
 use crate::error::corrupt;
+use crate::keyspace::behind;
 use crate::place::{End, Place};
 use crate::rows::{decode, encode, read_job, write_job};
 use crate::transition::{move_to, place_from};
-use crate::{Error, EventKind, Job, Keyspace, Result, events};
+use crate::{Error, EventKind, Job, Keyspace, Result, events, reads};
 
 /// The most dependents that one transaction settles.
 pub const AT_ONCE: usize = 100;
@@ -58,13 +58,6 @@ pub(crate) struct AfterRow {
     otherwise: Otherwise,
     /// The group of the other job's dependents to which this one belongs.
     pub(crate) group: i64,
-}
-
-/// What a group waited for, and how it ended.
-struct Group {
-    on: (String, String),
-    group: i64,
-    outcome: DependencyEnd,
 }
 
 /// The error for a dependency, the n-th of a job, on a job that does not exist.
@@ -187,9 +180,7 @@ async fn refuse_cycle(tx: &Transaction, keys: &Keyspace, job: &Job, others: &[(&
     let mut seen: BTreeSet<(String, String)> = open.iter().cloned().collect();
     while !open.is_empty() {
         let read = |one: (String, String)| async move {
-            let (begin, end) = keys.after(&one.0, &one.1);
-            let read = RangeRead { begin, end, limit: MAX_AFTER, reverse: false };
-            let rows = tx.range_with(read, Isolation::Snapshot).await?;
+            let rows = reads::rows(tx, keys.after(&one.0, &one.1), MAX_AFTER).await?;
             Ok::<_, Error>((one, rows))
         };
         let found: Vec<_> = stream::iter(std::mem::take(&mut open))
@@ -199,8 +190,7 @@ async fn refuse_cycle(tx: &Transaction, keys: &Keyspace, job: &Job, others: &[(&
             .await?;
         for ((job_type, id), rows) in found {
             for (key, _) in rows {
-                let next =
-                    keys.parse_after(&key).ok_or_else(|| corrupt("after key", "not a tuple of five"))?;
+                let next = keys.parse_after(&key)?;
                 if next == own {
                     return Err(invalid(format!(
                         "job `{id}` of type `{job_type}` waits for this one: the circle would never end; leave one of them out"
@@ -224,7 +214,7 @@ async fn refuse_cycle(tx: &Transaction, keys: &Keyspace, job: &Job, others: &[(&
 /// for. Does not write the record, which the same transaction must have read.
 pub(crate) async fn leave(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
     for (key, row) in after_rows(tx, keys, job).await? {
-        let on = keys.parse_after(&key).ok_or_else(|| corrupt("after key", "not a tuple of five"))?;
+        let on = keys.parse_after(&key)?;
         tx.clear(keys.dependents_entry((&on.0, &on.1), row.group, &job.job_type, &job.id))?;
         tx.clear(key)?;
     }
@@ -239,10 +229,8 @@ async fn after_rows(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<
     if job.unmet() == 0 {
         return Ok(Vec::new());
     }
-    let (begin, end) = keys.after(&job.job_type, &job.id);
-    let read = RangeRead { begin, end, limit: MAX_AFTER, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    rows.into_iter().map(|(key, value)| Ok((key, decode("after row", &value)?))).collect()
+    let read = |key: &Bytes, value: &Bytes| Ok((key.clone(), decode("after row", value)?));
+    reads::list(tx, keys.after(&job.job_type, &job.id), MAX_AFTER, read).await
 }
 
 /// The dependencies of a job that have not ended, up to [`MAX_AFTER`]. Adds no read conflict.
@@ -250,8 +238,7 @@ pub async fn unmet(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<A
     let rows = after_rows(tx, keys, job).await?;
     rows.into_iter()
         .map(|(key, AfterRow { accepted, otherwise, .. })| {
-            let (job_type, id) =
-                keys.parse_after(&key).ok_or_else(|| corrupt("after key", "not a tuple of five"))?;
+            let (job_type, id) = keys.parse_after(&key)?;
             Ok(After { job_type, id, accepted, otherwise })
         })
         .collect()
@@ -265,14 +252,8 @@ pub async fn dependents(
     limit: usize,
 ) -> Result<Vec<(String, String)>> {
     let Some(group) = job.awaited else { return Ok(Vec::new()) };
-    let (begin, end) = keys.dependents((&job.job_type, &job.id), group);
-    let read = RangeRead { begin, end, limit, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    rows.into_iter()
-        .map(|(key, _)| {
-            keys.parse_dependents(&key).ok_or_else(|| corrupt("dependents key", "not a tuple of six"))
-        })
-        .collect()
+    let range = keys.dependents((&job.job_type, &job.id), group);
+    reads::list(tx, range, limit, |key, _| Ok(keys.parse_dependents(key)?)).await
 }
 
 /// Updates the dependents of a job that has ended, or is about to be removed. The caller writes or removes its record.
@@ -286,8 +267,7 @@ pub(crate) async fn settle_ended(
     match job.awaited.take() {
         None => Ok(()),
         Some(group) => {
-            let on = (job.job_type.clone(), job.id.clone());
-            settle_groups(tx, keys, Group { on, group, outcome }, true, now_us).await.map(drop)
+            settle_groups(tx, keys, Unsettled::of(job, group), outcome, true, now_us).await.map(drop)
         }
     }
 }
@@ -300,20 +280,40 @@ pub(crate) fn settle_later(
     outcome: DependencyEnd,
 ) -> Result<()> {
     let Some(group) = job.awaited.take() else { return Ok(()) };
-    leave_unsettled(tx, keys, &Group { on: (job.job_type.clone(), job.id.clone()), group, outcome })
+    leave_unsettled(tx, keys, &Unsettled::of(job, group), outcome)
 }
 
-fn leave_unsettled(tx: &Transaction, keys: &Keyspace, group: &Group) -> Result<()> {
-    let on = (group.on.0.as_str(), group.on.1.as_str());
-    tx.set(keys.unsettled_entry(on, group.group), encode(&group.outcome))?;
+fn leave_unsettled(
+    tx: &Transaction,
+    keys: &Keyspace,
+    group: &Unsettled,
+    outcome: DependencyEnd,
+) -> Result<()> {
+    tx.set(group.row(keys), encode(&outcome))?;
     Ok(tx.set_versionstamp(keys.unsettled_wake())?)
 }
 
 /// A group whose dependents are not all updated yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unsettled {
-    on: (String, String),
+    job_type: String,
+    id: String,
     group: i64,
+}
+
+impl Unsettled {
+    /// The dependents of a job that wait for this end.
+    fn of(job: &Job, group: i64) -> Unsettled {
+        Unsettled { job_type: job.job_type.clone(), id: job.id.clone(), group }
+    }
+
+    fn on(&self) -> (&str, &str) {
+        (&self.job_type, &self.id)
+    }
+
+    fn row(&self, keys: &Keyspace) -> Bytes {
+        keys.unsettled_entry(self.on(), self.group)
+    }
 }
 
 /// The first such group, after `after` if given. Adds no read conflict.
@@ -322,28 +322,20 @@ pub async fn next_unsettled(
     keys: &Keyspace,
     after: Option<&Unsettled>,
 ) -> Result<Option<Unsettled>> {
-    let (mut begin, end) = keys.unsettled();
-    if let Some(Unsettled { on, group }) = after {
-        begin = successor(&keys.unsettled_entry((&on.0, &on.1), *group));
-    }
-    let read = RangeRead { begin, end, limit: 1, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    let found = rows.first().map(|(key, _)| {
-        let (on_type, on_id, group) =
-            keys.parse_unsettled(key).ok_or_else(|| corrupt("unsettled key", "not a tuple of four"))?;
-        Ok(Unsettled { on: (on_type, on_id), group })
-    });
-    found.transpose()
+    let read = |key: &Bytes, _: &Bytes| {
+        let (job_type, id, group) = keys.parse_unsettled(key)?;
+        Ok(Unsettled { job_type, id, group })
+    };
+    let range = behind(keys.unsettled(), after.map(|after| after.row(keys)));
+    Ok(reads::list(tx, range, 1, read).await?.pop())
 }
 
 /// Updates some dependents of a group, at least one, and the dependents of jobs that this cancels. Use a transaction of its
 /// own. Returns how many were updated; the group is removed with its last one.
 pub async fn settle(tx: &Transaction, keys: &Keyspace, group: &Unsettled, now_us: i64) -> Result<usize> {
-    let Unsettled { on, group } = group.clone();
     // Transactions that settle the same group conflict here, once its last dependent is updated.
-    let Some(value) = tx.get(&keys.unsettled_entry((&on.0, &on.1), group)).await? else { return Ok(0) };
-    let outcome: DependencyEnd = decode("unsettled row", &value)?;
-    settle_groups(tx, keys, Group { on, group, outcome }, false, now_us).await
+    let Some(outcome) = reads::value(tx, &group.row(keys), "unsettled row").await? else { return Ok(0) };
+    settle_groups(tx, keys, group.clone(), outcome, false, now_us).await
 }
 
 /// Settles a group, and the groups of jobs that this cancels, as far as one transaction can. `new` means that this
@@ -351,14 +343,15 @@ pub async fn settle(tx: &Transaction, keys: &Keyspace, group: &Unsettled, now_us
 async fn settle_groups(
     tx: &Transaction,
     keys: &Keyspace,
-    first: Group,
+    first: Unsettled,
+    outcome: DependencyEnd,
     new: bool,
     now_us: i64,
 ) -> Result<usize> {
-    let mut groups = VecDeque::from([(first, new)]);
+    let mut groups = VecDeque::from([(first, outcome, new)]);
     let mut settled = 0;
-    while let Some((group, new)) = groups.pop_front() {
-        let (begin, end) = keys.dependents((&group.on.0, &group.on.1), group.group);
+    while let Some((group, outcome, new)) = groups.pop_front() {
+        let (begin, end) = keys.dependents(group.on(), group.group);
         let room = AT_ONCE - settled;
         let read = RangeRead { begin, end, limit: room + 1, reverse: false };
         let (rows, proof) = tx.range_to_prove(read).await?;
@@ -366,7 +359,7 @@ async fn settle_groups(
         for (key, _) in rows.into_iter().take(room) {
             // Each remaining group needs a row.
             let told = match tx.has_room() {
-                true => settle_one(tx, keys, &group, key, groups.len() + 2, now_us).await?,
+                true => settle_one(tx, keys, (&group, outcome), key, groups.len() + 2, now_us).await?,
                 false => None,
             };
             let Some(next) = told else {
@@ -374,15 +367,15 @@ async fn settle_groups(
                 break;
             };
             settled += 1;
-            groups.extend(next.map(|next| (next, true)));
+            groups.extend(next.map(|next| (next, DependencyEnd::Cancelled, true)));
         }
         if is_done && new {
             tx.prove_arrivals(proof);
         }
         match is_done {
-            true if !new => tx.clear(keys.unsettled_entry((&group.on.0, &group.on.1), group.group))?,
+            true if !new => tx.clear(group.row(keys))?,
             true => {}
-            false => leave_unsettled(tx, keys, &group)?,
+            false => leave_unsettled(tx, keys, &group, outcome)?,
         }
     }
     Ok(settled)
@@ -393,19 +386,17 @@ async fn settle_groups(
 async fn settle_one(
     tx: &Transaction,
     keys: &Keyspace,
-    group: &Group,
+    (group, outcome): (&Unsettled, DependencyEnd),
     dependent: Bytes,
     left: usize,
     now_us: i64,
-) -> Result<Option<Option<Group>>> {
-    let (job_type, id) =
-        keys.parse_dependents(&dependent).ok_or_else(|| corrupt("dependents key", "not a tuple of six"))?;
+) -> Result<Option<Option<Unsettled>>> {
+    let (job_type, id) = keys.parse_dependents(&dependent)?;
     let job = read_job(tx, keys, &job_type, &id).await?;
     let mut job = job.ok_or_else(|| corrupt("dependents key", "its job has no record"))?;
     // Adds no read conflict: this row changes with the record.
-    let row = keys.after_entry(&job_type, &id, (&group.on.0, &group.on.1));
-    let value = tx.get_with(&row, Isolation::Snapshot).await?;
-    let after: Option<AfterRow> = value.map(|value| decode("after row", &value)).transpose()?;
+    let row = keys.after_entry(&job_type, &id, group.on());
+    let after: Option<AfterRow> = reads::value_with(tx, &row, "after row", Isolation::Snapshot).await?;
     let Some(after) = after.filter(|after| after.group == group.group) else {
         tx.clear(dependent)?;
         return Ok(Some(None));
@@ -413,7 +404,7 @@ async fn settle_one(
     if job.unmet() == 0 {
         return Err(corrupt("job record", "waits for no job, and has an after row"));
     }
-    let verdict = judge(group.outcome, &after.accepted, after.otherwise);
+    let verdict = judge(outcome, &after.accepted, after.otherwise);
     let rows = ROWS_TOLD + if verdict == Verdict::Cancelled { 2 * job.unmet() as usize } else { 2 };
     if !tx.has_room_for(rows + left, left) {
         return Ok(None);
@@ -436,7 +427,7 @@ async fn settle_one(
         }
         Verdict::Cancelled => {
             leave(tx, keys, &mut job).await?;
-            let reason = cancel_reason(&group.on.0, &group.on.1, group.outcome);
+            let reason = cancel_reason(&group.job_type, &group.id, outcome);
             // The job runs; only its next run was waiting.
             if let Some(run) = job.run_mut() {
                 run.refuse_next(&reason);
@@ -445,11 +436,7 @@ async fn settle_one(
                 job.record_request(now_us, EventKind::Cancelled);
                 move_to(tx, keys, &mut job, Place::Ended(End::Cancelled))?;
                 events::happened(tx, keys, &job, &EventKind::Cancelled, job.state(), now_us)?;
-                next = job.awaited.take().map(|group| Group {
-                    on: (job_type, id),
-                    group,
-                    outcome: DependencyEnd::Cancelled,
-                });
+                next = job.awaited.take().map(|group| Unsettled::of(&job, group));
             }
         }
     }

@@ -26,3 +26,30 @@ pub(crate) fn encode<T: Serialize>(row: &T) -> Bytes {
 pub(crate) fn decode<T: DeserializeOwned>(what: &str, value: &[u8]) -> Result<T> {
     serde_json::from_slice(value).map_err(|error| corrupt(what, error))
 }
+
+/// Bytes as hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The reverse of [`hex`].
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    if !digits.len().is_multiple_of(2) || !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    digits.chunks_exact(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn hexadecimal_digits_round_trip() {
+        assert_eq!(unhex(&hex(b"\x00\xffa")).unwrap(), b"\x00\xffa");
+        assert_eq!(unhex("0"), None);
+        assert_eq!(unhex("+1"), None);
+    }
+}

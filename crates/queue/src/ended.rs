@@ -13,17 +13,18 @@
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
-use turnwise_store::key::{children, pack};
+use turnwise_store::key::children;
+use turnwise_store::tuple::Element;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 pub use crate::cover::PARTITIONS;
-pub(crate) use crate::cover::{CoverRef, partitions};
+pub(crate) use crate::cover::{Cover, partitions};
 use crate::cover::{FIRST_CANCELLED, FIRST_FAILED};
 use crate::error::corrupt;
 use crate::jobs::{PREFETCHED, erase, prefetch};
 use crate::keyspace::{KeyRange, Keyspace};
 use crate::rows::read_job;
-use crate::{Place, Result, counts};
+use crate::{Place, Result, counts, reads};
 
 /// The most rows of a partition that one transaction removes where each read waits for another machine.
 const REMOTE_BATCH: usize = 25;
@@ -46,16 +47,6 @@ pub(crate) struct EndedKey {
 }
 
 impl Keyspace {
-    /// The row of a job that has ended.
-    pub fn ended_entry(&self, job_type: &str, partition: u16, ended_us: i64, id: &str) -> Bytes {
-        pack(&self.space, &("ended", job_type, i64::from(partition), ended_us, id))
-    }
-
-    /// The jobs of a type that have ended, by partition.
-    pub fn ended(&self, job_type: &str) -> KeyRange {
-        children(&self.space, &("ended", job_type))
-    }
-
     /// The jobs in some partitions of a type.
     pub(crate) fn ended_in(&self, job_type: &str, partitions: &RangeInclusive<u16>) -> KeyRange {
         let of = |partition: u16| children(&self.space, &("ended", job_type, i64::from(partition)));
@@ -63,17 +54,18 @@ impl Keyspace {
     }
 
     /// The meaning of a key of [`Keyspace::ended`].
-    pub(crate) fn parse_ended(&self, key: &[u8]) -> Option<EndedKey> {
-        let (_, _, partition, ended_us, id) =
-            self.space.unpack::<(String, String, i64, i64, String)>(key).ok()?;
-        let partition = u16::try_from(partition).ok().filter(|partition| *partition < PARTITIONS)?;
-        Some(EndedKey { partition, ended_us, id })
+    pub(crate) fn parse_ended(&self, key: &[u8]) -> Result<EndedKey> {
+        let (_, _, partition, ended_us, id): (Element<'_>, Element<'_>, u16, i64, String) = self.read(key)?;
+        match partition {
+            0..PARTITIONS => Ok(EndedKey { partition, ended_us, id }),
+            _ => Err(self.unreadable(key).into()),
+        }
     }
 }
 
 /// Removes up to `limit` jobs of a type that ended before `before_us`, oldest end first in each partition, or as many as the transaction
 /// has room for. Returns how many; 0 only if there are none.
-pub(crate) async fn prune(
+pub async fn prune(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
@@ -116,17 +108,15 @@ async fn old_of_filled_partitions(
     let (mut begin, end) = keys.ended(job_type);
     let mut found = Vec::new();
     while found.len() < limit {
-        let first = RangeRead { begin: begin.clone(), end: end.clone(), limit: 1, reverse: false };
-        let rows = tx.range_with(first, Isolation::Snapshot).await?;
-        let Some((key, _)) = rows.into_iter().next() else { break };
-        let EndedKey { partition, ended_us, .. } = parse(keys, &key)?;
+        let first = reads::rows(tx, (begin, end.clone()), 1).await?;
+        let Some((key, _)) = first.into_iter().next() else { break };
+        let EndedKey { partition, ended_us, .. } = keys.parse_ended(&key)?;
         let (_, old) = old_in(keys, job_type, partition, before_us);
         begin = keys.ended_in(job_type, &(partition..=partition)).1;
         if ended_us < before_us {
-            let read = RangeRead { begin: key, end: old, limit: limit - found.len(), reverse: false };
-            for (key, _) in tx.range_with(read, Isolation::Snapshot).await? {
-                found.push(parse(keys, &key)?.id);
-            }
+            let id = |key: &Bytes, _: &Bytes| Ok(keys.parse_ended(key)?.id);
+            let ids = reads::list(tx, (key, old), limit - found.len(), id).await?;
+            found.extend(ids);
         }
     }
     Ok(found)
@@ -150,7 +140,7 @@ async fn old_of_all_partitions(
     let mut found = Vec::new();
     for read in reads {
         for (key, _) in tx.range_with(read, Isolation::Snapshot).await? {
-            found.push(parse(keys, &key)?.id);
+            found.push(keys.parse_ended(&key)?.id);
         }
         if found.len() >= limit {
             found.truncate(limit);
@@ -164,8 +154,4 @@ async fn old_of_all_partitions(
 fn old_in(keys: &Keyspace, job_type: &str, partition: u16, before_us: i64) -> KeyRange {
     let (begin, _) = keys.ended_in(job_type, &(partition..=partition));
     (begin, keys.ended_entry(job_type, partition, before_us, ""))
-}
-
-fn parse(keys: &Keyspace, key: &[u8]) -> Result<EndedKey> {
-    keys.parse_ended(key).ok_or_else(|| corrupt("ended key", "not a tuple of five"))
 }

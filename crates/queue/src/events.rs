@@ -25,12 +25,12 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use turnwise_store::key::successor;
-use turnwise_store::{Appended, Isolation, RangeRead, Transaction};
+use turnwise_store::{Appended, Isolation, Transaction};
 
 use crate::error::corrupt;
 use crate::job::EventKind;
 use crate::rows::{decode, encode};
-use crate::{Job, Keyspace, Result, State, nodes};
+use crate::{Job, Keyspace, Result, State, nodes, reads};
 
 /// The most bytes of a reason in an event. The job's record may have a longer one.
 pub const MAX_EVENT_REASON_BYTES: usize = 500;
@@ -206,8 +206,7 @@ async fn read<T: Default + serde::de::DeserializeOwned>(
     key: &Bytes,
     isolation: Isolation,
 ) -> Result<T> {
-    let value = tx.get_with(key, isolation).await?;
-    value.map_or_else(|| Ok(T::default()), |value| decode("row of events", &value))
+    Ok(reads::value_with(tx, key, "row of events", isolation).await?.unwrap_or_default())
 }
 
 /// Asks for events until a time at least, in µs. Begins recording if it has not begun.
@@ -233,12 +232,9 @@ pub async fn confirm(tx: &Transaction, keys: &Keyspace) -> Result<Recording> {
     if recording.from.is_some() || !recording.is_on() {
         return Ok(recording);
     }
-    let (begin, end) = keys.event_nodes();
-    let read_nodes = RangeRead { begin, end, limit: nodes::MAX_NODES, reverse: false };
-    let mut numbers: BTreeMap<Bytes, u64> = BTreeMap::new();
-    for (key, value) in tx.range_with(read_nodes, Isolation::Snapshot).await? {
-        numbers.insert(key, decode("row of events", &value)?);
-    }
+    let number = |key: &Bytes, value: &Bytes| Ok((key.clone(), decode::<u64>("row of events", value)?));
+    let numbers = reads::list(tx, keys.event_nodes(), nodes::MAX_NODES, number).await?;
+    let numbers: BTreeMap<Bytes, u64> = numbers.into_iter().collect();
     let nodes = nodes::list(tx, keys).await?;
     let follows = |node: &str| numbers.get(&keys.event_node(node)) == Some(&recording.number);
     if nodes.iter().all(|node| follows(&node.node)) {
@@ -399,8 +395,7 @@ pub async fn drop_unordered(tx: &Transaction, keys: &Keyspace, limit: usize) -> 
     if recording(tx, keys).await?.is_on() {
         return Ok(0);
     }
-    let (begin, end) = keys.events_in();
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
+    let rows = reads::rows(tx, keys.events_in(), limit).await?;
     for (key, _) in &rows {
         tx.clear(key.clone())?;
     }
@@ -437,10 +432,9 @@ pub async fn oldest(tx: &Transaction, keys: &Keyspace) -> Result<u64> {
         Some(from) => from,
         None => head(tx, keys).await?.next,
     };
-    let (begin, end) = keys.events_from(from);
-    let rows = tx.range_with(RangeRead { begin, end, limit: 1, reverse: false }, Isolation::Snapshot).await?;
-    match rows.first() {
-        Some((key, value)) => Ok(row(keys, key, value)?.first.max(from)),
+    let read = |key: &Bytes, value: &Bytes| row(keys, key, value);
+    match reads::list(tx, keys.events_from(from), 1, read).await?.first() {
+        Some(row) => Ok(row.first.max(from)),
         None => Ok(head(tx, keys).await?.next),
     }
 }
@@ -461,12 +455,8 @@ pub async fn page(tx: &Transaction, keys: &Keyspace, since: u64, limit: usize) -
     if wanted == head.next {
         return Ok(Page::Events(Vec::new()));
     }
-    let (begin, end) = keys.events_from(wanted);
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    let mut page: Vec<Row> = Vec::with_capacity(rows.len());
-    for (key, value) in rows {
-        page.push(row(keys, &key, &value)?);
-    }
+    let read = |key: &Bytes, value: &Bytes| row(keys, key, value);
+    let mut page = reads::list(tx, keys.events_from(wanted), limit, read).await?;
     match page.first_mut() {
         // The row may begin earlier.
         Some(first) if first.first <= wanted => {
@@ -481,7 +471,7 @@ pub async fn page(tx: &Transaction, keys: &Keyspace, since: u64, limit: usize) -
 }
 
 fn row(keys: &Keyspace, key: &[u8], value: &Bytes) -> Result<Row> {
-    let last = keys.parse_events(key).ok_or_else(|| corrupt("events key", "not a number"))?;
+    let last = keys.parse_events(key)?;
     let events: Vec<&RawValue> =
         serde_json::from_slice(value).map_err(|error| corrupt("row of events", error))?;
     let before = u64::try_from(events.len()).ok().and_then(|count| (last + 1).checked_sub(count));
@@ -493,13 +483,11 @@ fn row(keys: &Keyspace, key: &[u8], value: &Bytes) -> Result<Row> {
 /// many.
 pub async fn prune(tx: &Transaction, keys: &Keyspace, before_us: i64, most: u64) -> Result<usize> {
     let next = head(tx, keys).await?.next;
-    let (begin, end) = keys.events();
-    let read = RangeRead { begin, end, limit: PRUNED, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    let rows = reads::rows(tx, keys.events(), PRUNED).await?;
     let mut old = None;
     let mut count = 0;
     for (key, value) in &rows {
-        let last = keys.parse_events(key).ok_or_else(|| corrupt("events key", "not a number"))?;
+        let last = keys.parse_events(key)?;
         let is_beyond = last.saturating_add(most) < next;
         if !is_beyond {
             let row = row(keys, key, value)?;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use turnwise_store::{RangeRead, Step, Transaction};
 
-use crate::ended::{CoverRef, partitions};
+use crate::ended::{Cover, partitions};
 use crate::jobs::peek;
 use crate::keyspace::KeyRange;
 use crate::keyspace::elements::{Elements, not_of_its_index};
@@ -126,7 +126,7 @@ async fn count(
                 if seen == share {
                     rest_end = Bytes::copy_from_slice(key);
                 }
-                let Some(CoverRef { tenant, class: Some(class) }) = CoverRef::read(value) else {
+                let Some(Cover { tenant, class: Some(class) }) = Cover::read(value) else {
                     return Ok(Step::Next);
                 };
                 let is_wanted = tenants.is_none_or(|tenants| tenants.iter().any(|name| *name == tenant));
@@ -169,7 +169,7 @@ mod tests {
     use turnwise_store::{Limits, Store};
 
     use super::*;
-    use crate::cover::{Cover, FIRST_FAILED};
+    use crate::cover::FIRST_FAILED;
     use crate::ended::PARTITIONS;
 
     const TYPES: usize = 3;
@@ -182,7 +182,7 @@ mod tests {
         let store = Store::new(engine, Manual::new(1, 0)).with_limits(Limits::DEFAULT);
         let types: Vec<String> = (0..TYPES).map(|n| format!("t{n}")).collect();
         let (tx, keys) = (store.begin().await.unwrap(), Keyspace::default());
-        let value = Cover::Reason("tenant".to_owned(), 7).bytes();
+        let value = Cover { tenant: "tenant".into(), class: Some(7) }.bytes();
         for job_type in &types {
             for partition in FIRST_FAILED..PARTITIONS {
                 let rows =

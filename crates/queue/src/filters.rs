@@ -15,13 +15,14 @@ use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::concurrency::{MAX_LIMIT, check_limit};
 use turnwise_policy::eligibility::condition::Condition;
 use turnwise_policy::eligibility::filters::{Action, Rule};
-use turnwise_store::key::successor;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::Transaction;
 
-use crate::error::corrupt;
+use crate::encoding::hex;
 use crate::jobs::refuse;
+use crate::keyspace::behind;
 use crate::place::Place;
-use crate::rows::{decode, encode, read_job, write_job};
+use crate::reads;
+use crate::rows::{decode, encode, read_job, read_pending, write_job};
 use crate::spec::check_name;
 use crate::transition::{self, move_to};
 use crate::{Error, Job, Keyspace, Result};
@@ -126,16 +127,9 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<bool>
 
 /// All filters, by name. Adds no read conflict: their [`stamp`] adds one for all of them.
 pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Rule>> {
-    let (begin, end) = keys.filters();
-    let read = RangeRead { begin, end, limit: MAX_FILTERS + 1, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    rows.iter()
-        .map(|(key, value)| {
-            let mut rule: Rule = decode("filter", value)?;
-            rule.id = keys.parse_filter(key).ok_or_else(|| corrupt("filter key", "not a tuple of two"))?;
-            Ok(rule)
-        })
-        .collect()
+    let read =
+        |key: &Bytes, value: &Bytes| Ok(Rule { id: keys.parse_filter(key)?, ..decode("filter", value)? });
+    reads::list(tx, keys.filters(), MAX_FILTERS + 1, read).await
 }
 
 /// The versionstamp that changes with every change of a filter; `None` before the first. Adds a read conflict: a transaction
@@ -150,9 +144,7 @@ pub async fn held(
     keys: &Keyspace,
     limit: usize,
 ) -> Result<(BTreeMap<String, usize>, bool)> {
-    let (begin, end) = keys.paused();
-    let read = RangeRead { begin, end, limit: limit.saturating_add(1), reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
+    let rows = reads::rows(tx, keys.paused(), limit.saturating_add(1)).await?;
     let mut held = BTreeMap::new();
     for (_, value) in rows.iter().take(limit) {
         let row: PausedRow = decode("paused row", value)?;
@@ -171,9 +163,7 @@ pub async fn pause(
     stamp: &[u8],
     now_us: i64,
 ) -> Result<bool> {
-    let Some(mut job) = read_job(tx, keys, job_type, id).await?.filter(Job::is_pending) else {
-        return Ok(false);
-    };
+    let Some(mut job) = read_pending(tx, keys, job_type, id).await? else { return Ok(false) };
     let order_us = job.order_us();
     job.changed_us = now_us;
     move_to(tx, keys, &mut job, Place::Paused { order_us, filter: filter.to_owned() })?;
@@ -192,9 +182,7 @@ pub async fn reject(
     reason: &str,
     now_us: i64,
 ) -> Result<bool> {
-    let Some(mut job) = read_job(tx, keys, job_type, id).await?.filter(Job::is_pending) else {
-        return Ok(false);
-    };
+    let Some(mut job) = read_pending(tx, keys, job_type, id).await? else { return Ok(false) };
     transition::leave(tx, keys, &job)?;
     refuse(tx, keys, &mut job, reason, now_us).await?;
     write_job(tx, keys, &job)?;
@@ -213,11 +201,7 @@ pub async fn release(
     limit: usize,
 ) -> Result<Option<Cursor>> {
     let now = stamp(tx, keys).await?.map(|stamp| hex(&stamp)).unwrap_or_default();
-    let (mut begin, end) = keys.paused();
-    if let Some(after) = after {
-        begin = successor(after);
-    }
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
+    let rows = reads::rows(tx, behind(keys.paused(), after.cloned()), limit).await?;
     let mut seen = None;
     for (key, value) in &rows {
         if seen.is_some() && !tx.has_room() {
@@ -228,8 +212,7 @@ pub async fn release(
         if row.stamp == now {
             continue;
         }
-        let (job_type, order_us, id) =
-            keys.parse_paused(key).ok_or_else(|| corrupt("paused key", "not a tuple of four"))?;
+        let (job_type, order_us, id) = keys.parse_paused(key)?;
         // The job may have left since this transaction's snapshot; its record then says so.
         let job = read_job(tx, keys, &job_type, &id).await?;
         let is_there = |job: &Job| job.paused().is_some() && job.order_us() == order_us;
@@ -239,8 +222,4 @@ pub async fn release(
         }
     }
     Ok(seen.filter(|_| rows.len() == limit))
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -3,12 +3,13 @@
 //! A report is valid for the time that it states. Later ones replace it. One that is not valid any more is not listed, and the next
 //! report of any fleet removes its row.
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::Transaction;
 
-use crate::error::corrupt;
-use crate::rows::{decode, encode};
+use crate::encoding::{decode, encode};
+use crate::reads;
 use crate::spec::check_name;
 use crate::{Error, Keyspace, Result};
 
@@ -65,14 +66,7 @@ pub async fn list(tx: &Transaction, keys: &Keyspace, now_us: i64) -> Result<Vec<
 }
 
 async fn rows(tx: &Transaction, keys: &Keyspace) -> Result<Vec<(String, Report)>> {
-    let (begin, end) = keys.fleets();
+    let read = |key: &Bytes, value: &Bytes| Ok((keys.parse_fleet(key)?, decode("fleet row", value)?));
     // Two fleets that report for the first time at the same time may exceed the limit by one each.
-    let read = RangeRead { begin, end, limit: MAX_FLEETS * 2, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    rows.iter()
-        .map(|(key, value)| {
-            let name = keys.parse_fleet(key).ok_or_else(|| corrupt("fleet key", "not a tuple of two"))?;
-            Ok((name, decode("fleet row", value)?))
-        })
-        .collect()
+    reads::list(tx, keys.fleets(), MAX_FLEETS * 2, read).await
 }

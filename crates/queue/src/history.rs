@@ -15,10 +15,9 @@ use serde::{Deserialize, Serialize};
 use turnwise_store::key::{children, pack};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
-use crate::error::corrupt;
+use crate::encoding::{decode, encode};
 use crate::keyspace::KeyRange;
-use crate::rows::{decode, encode};
-use crate::{Keyspace, Result};
+use crate::{Keyspace, Result, reads};
 
 const SECOND_US: i64 = 1_000_000;
 /// The most types of one sample.
@@ -200,30 +199,26 @@ impl Sample {
     /// The same with at most [`MAX_TYPES`] types and [`MAX_TENANTS`] tenants: those with the largest demand.
     #[must_use]
     pub fn bounded(mut self) -> Sample {
-        bound(&mut self.state, |_, state| state.jobs.values().sum());
+        bound(&mut self.state, MAX_TYPES, |state| state.jobs.values().sum());
         #[allow(clippy::cast_precision_loss, reason = "only the order counts")]
-        bound(&mut self.work, |_, work| work.claims as f64);
+        bound(&mut self.work, MAX_TYPES, |work| work.claims as f64);
         // Each type has the same room.
         let most = (MAX_TENANTS / self.state.len().max(1)).clamp(1, MAX_TENANTS_OF_TYPE);
         for state in self.state.values_mut() {
             state.tenants.retain(|tenant, _| tenant.len() <= MAX_TENANT_BYTES);
-            bound_to(&mut state.tenants, most, |_, of| of.waiting + of.received + of.entitled);
+            bound(&mut state.tenants, most, |of| of.waiting + of.received + of.entitled);
         }
         self
     }
 }
 
-fn bound<V>(rows: &mut BTreeMap<String, V>, weight: impl Fn(&str, &V) -> f64) {
-    bound_to(rows, MAX_TYPES, weight);
-}
-
 /// Keeps the `most` rows with the largest weights.
-fn bound_to<V>(rows: &mut BTreeMap<String, V>, most: usize, weight: impl Fn(&str, &V) -> f64) {
+fn bound<V>(rows: &mut BTreeMap<String, V>, most: usize, weight: impl Fn(&V) -> f64) {
     if rows.len() <= most {
         return;
     }
     let mut weights: Vec<(f64, String)> =
-        rows.iter().map(|(name, row)| (weight(name, row), name.clone())).collect();
+        rows.iter().map(|(name, row)| (weight(row), name.clone())).collect();
     weights.sort_by(|(one, name), (other, other_name)| other.total_cmp(one).then(name.cmp(other_name)));
     for (_, name) in weights.drain(most..) {
         rows.remove(&name);
@@ -247,9 +242,9 @@ impl Keyspace {
     }
 
     /// The interval of a key of [`Keyspace::history_entry`].
-    fn parse_history(&self, key: &[u8]) -> Option<i64> {
-        let (_, _, slot, _): (String, i64, i64, String) = self.space.unpack(key).ok()?;
-        Some(slot)
+    fn parse_history(&self, key: &[u8]) -> Result<i64> {
+        let (_, _, slot, _): (String, i64, i64, String) = self.read(key)?;
+        Ok(slot)
     }
 }
 
@@ -278,9 +273,9 @@ pub async fn compact(tx: &Transaction, keys: &Keyspace, now_us: i64) -> Result<b
         if step.begin_us(slot + 1).saturating_add(GRACE_US) > now_us {
             continue;
         }
-        let samples = rows(tx, keys.history(finer, slot * ratio, (slot + 1) * ratio)).await?;
+        let slots = keys.history(finer, slot * ratio, (slot + 1) * ratio);
         let samples: Vec<Sample> =
-            samples.iter().map(|(_, value)| decode("history", value)).collect::<Result<_>>()?;
+            reads::list(tx, slots, MAX_ROWS, |_, value| decode("history", value)).await?;
         let key = keys.history_entry(step, slot, "");
         // Another node that does the same conflicts.
         let _ = tx.get(&key).await?;
@@ -305,13 +300,7 @@ async fn edge(tx: &Transaction, keys: &Keyspace, range: KeyRange, last: bool) ->
     let (begin, end) = range;
     let read = RangeRead { begin, end, limit: 1, reverse: last };
     let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    let Some((key, _)) = rows.first() else { return Ok(None) };
-    keys.parse_history(key).map(Some).ok_or_else(|| corrupt("history key", "no interval"))
-}
-
-async fn rows(tx: &Transaction, (begin, end): KeyRange) -> Result<Vec<(Bytes, Bytes)>> {
-    let read = RangeRead { begin, end, limit: MAX_ROWS, reverse: false };
-    Ok(tx.range_with(read, Isolation::Snapshot).await?)
+    rows.first().map(|(key, _)| keys.parse_history(key)).transpose()
 }
 
 /// The samples that were taken in `[from_us, to_us)`, each with the begin of its interval in µs, oldest first. At most 10,000 rows are
@@ -322,11 +311,11 @@ pub async fn read(
     step: Step,
     (from_us, to_us): (i64, i64),
 ) -> Result<(Vec<(i64, Sample)>, Option<i64>)> {
-    let rows = rows(tx, keys.history(step, step.slot(from_us), step.slot(to_us))).await?;
+    let rows = reads::rows(tx, keys.history(step, step.slot(from_us), step.slot(to_us)), MAX_ROWS).await?;
     let is_cut = rows.len() == MAX_ROWS;
     let mut slots: BTreeMap<i64, Vec<Sample>> = BTreeMap::new();
     for (key, value) in &rows {
-        let slot = keys.parse_history(key).ok_or_else(|| corrupt("history key", "no interval"))?;
+        let slot = keys.parse_history(key)?;
         slots.entry(slot).or_default().push(decode("history", value)?);
     }
     // The last interval may be incomplete.

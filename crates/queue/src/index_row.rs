@@ -1,7 +1,6 @@
 //! The row of a job's place in the index of that place.
 
 use bytes::Bytes;
-use turnwise_policy::eligibility::concurrency::Limit;
 
 use crate::cover::{Cover, partition_of};
 use crate::encoding::encode;
@@ -50,16 +49,16 @@ impl IndexRow {
 impl Job {
     /// Its place in the queue of its tenant; `None` if it is not pending.
     pub fn queue_place(&self) -> Option<QueuePlace> {
-        match self.place {
-            Place::Pending { order_us, keyed, .. } => Some(self.sorted(order_us, keyed)),
+        match self.index_row() {
+            IndexRow::Pending(place) => Some(place),
             _ => None,
         }
     }
 
     /// Its place among the limited jobs; `None` if it is not limited.
     pub fn limited_place(&self) -> Option<LimitedPlace> {
-        match &self.place {
-            Place::Limited { order_us, limit } => Some(self.held_back(*order_us, limit)),
+        match self.index_row() {
+            IndexRow::Limited(place) => Some(place),
             _ => None,
         }
     }
@@ -67,13 +66,23 @@ impl Job {
     /// The row of its place.
     pub fn index_row(&self) -> IndexRow {
         match &self.place {
-            Place::Pending { order_us, keyed, .. } => IndexRow::Pending(self.sorted(*order_us, *keyed)),
+            Place::Pending { order_us, keyed, .. } => IndexRow::Pending(QueuePlace {
+                tenant: self.tenant.clone(),
+                key: self.sort_key.filter(|_| *keyed).and_then(SortKey::new),
+                class: self.class,
+                order_us: *order_us,
+            }),
             Place::Delayed { until_us } | Place::Crashing { until_us } | Place::Parked { until_us, .. } => {
                 IndexRow::Delayed(*until_us)
             }
             Place::Blocked { .. } => IndexRow::Blocked,
             Place::Paused { order_us, .. } => IndexRow::Paused(*order_us),
-            Place::Limited { order_us, limit } => IndexRow::Limited(self.held_back(*order_us, limit)),
+            Place::Limited { order_us, limit } => IndexRow::Limited(LimitedPlace {
+                limit: limit.clone(),
+                tenant: self.tenant.clone(),
+                class: self.class,
+                order_us: *order_us,
+            }),
             Place::Active(run) => IndexRow::Active(run.claim.worker.clone()),
             Place::Ended(end) => IndexRow::Ended(partition_of(*end, self), self.changed_us),
         }
@@ -95,23 +104,8 @@ impl Job {
 
     /// Whether the row of its place may have this value.
     pub(crate) fn may_have(&self, value: &[u8]) -> bool {
-        match &self.place {
-            Place::Ended(_)
-            | Place::Delayed { .. }
-            | Place::Crashing { .. }
-            | Place::Parked { .. }
-            | Place::Blocked { .. } => value == self.row_value(),
-            Place::Pending { .. } | Place::Paused { .. } | Place::Limited { .. } | Place::Active(_) => true,
-        }
-    }
-
-    fn sorted(&self, order_us: i64, keyed: bool) -> QueuePlace {
-        let key = self.sort_key.filter(|_| keyed).and_then(SortKey::new);
-        QueuePlace { tenant: self.tenant.clone(), key, class: self.class, order_us }
-    }
-
-    fn held_back(&self, order_us: i64, limit: &Limit) -> LimitedPlace {
-        LimitedPlace { limit: limit.clone(), tenant: self.tenant.clone(), class: self.class, order_us }
+        let expected = self.row_value();
+        expected.is_empty() || value == expected
     }
 
     /// The key of that row.

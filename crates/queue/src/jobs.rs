@@ -5,12 +5,13 @@ use std::mem;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::{Isolation, Transaction};
 
 use crate::dependencies::Entry;
+pub use crate::ended::prune;
 use crate::error::corrupt;
 use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES, bounded_reason};
-use crate::keyspace::{KeyRange, QueuePlace};
+use crate::keyspace::{QueuePlace, behind};
 use crate::locks::{Held, most_locks, pending_value};
 use crate::place::{End, Place};
 use crate::rows::{
@@ -20,8 +21,8 @@ use crate::spec::check_class;
 use crate::transition::{self, move_to, place_from};
 pub use crate::types::types_after;
 use crate::{
-    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, ended, events,
-    read_pieces, write_pieces,
+    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, events, read_pieces,
+    reads, write_pieces,
 };
 
 /// Rows that a listing reads per batch; all batches read the same snapshot.
@@ -76,7 +77,7 @@ pub async fn add_once(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i
 fn check(tx: &Transaction, new: &NewJob) -> Result<()> {
     new.check()?;
     let Some(held) = Held::known(&new.locks) else { return Ok(()) };
-    let (named, most) = (held.len() - 1, most_locks(tx.limits()));
+    let (named, most) = (held.count() - 1, most_locks(tx.limits()));
     if named <= most {
         return Ok(());
     }
@@ -325,27 +326,17 @@ pub async fn list(
     after: Option<&str>,
     limit: usize,
 ) -> Result<Vec<Job>> {
-    let (mut begin, end) = match after {
-        Some(id) => keys.jobs_after(job_type, id),
-        None => keys.jobs(job_type),
-    };
+    let mut rest = behind(keys.jobs(job_type), after.map(|id| keys.job(job_type, id)));
     let mut jobs = Vec::new();
     while jobs.len() < limit {
         let batch = (limit - jobs.len()).min(LIST_BATCH);
-        let read = RangeRead { begin: begin.clone(), end: end.clone(), limit: batch, reverse: false };
-        let rows = tx.range_with(read, Isolation::Snapshot).await?;
-        let exhausted = rows.len() < batch;
-        if let Some((last, _)) = rows.last() {
-            begin = turnwise_store::key::successor(last);
+        let rows = reads::rows(tx, rest.clone(), batch).await?;
+        for (key, value) in &rows {
+            jobs.push(Job { job_type: job_type.to_owned(), id: keys.parse_job(key)?, ..decode_job(value)? });
         }
-        for (key, value) in rows {
-            let mut job = decode_job(&value)?;
-            job.id = keys.parse_job(&key).ok_or_else(|| corrupt("job key", "not a tuple of four"))?;
-            job_type.clone_into(&mut job.job_type);
-            jobs.push(job);
-        }
-        if exhausted {
-            break;
+        match rows.last() {
+            Some((last, _)) if rows.len() == batch => rest = behind(rest, Some(last.clone())),
+            _ => break,
         }
     }
     Ok(jobs)
@@ -358,7 +349,11 @@ pub async fn active(
     job_type: &str,
     limit: usize,
 ) -> Result<Vec<(String, String, Active)>> {
-    read_active_rows(tx, keys, keys.active(job_type), limit).await
+    let read = |key: &Bytes, value: &Bytes| {
+        let (worker, id) = keys.parse_active(key)?;
+        Ok((worker, id, decode_active(value)?))
+    };
+    reads::list(tx, keys.active(job_type), limit, read).await
 }
 
 /// The reports of the workers of all types about their running jobs: type, worker, job id, report; by type.
@@ -367,15 +362,11 @@ pub async fn all_active(
     keys: &Keyspace,
     limit: usize,
 ) -> Result<Vec<(String, String, String, Active)>> {
-    let (begin, end) = keys.all_active();
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    rows.into_iter()
-        .map(|(key, value)| {
-            let (job_type, worker, id) =
-                keys.parse_all_active(&key).ok_or_else(|| corrupt("active key", "not a tuple of four"))?;
-            Ok((job_type, worker, id, decode_active(&value)?))
-        })
-        .collect()
+    let read = |key: &Bytes, value: &Bytes| {
+        let (job_type, worker, id) = keys.parse_all_active(key)?;
+        Ok((job_type, worker, id, decode_active(value)?))
+    };
+    reads::list(tx, keys.all_active(), limit, read).await
 }
 
 /// One worker's reports about its running jobs: job id, report.
@@ -386,24 +377,8 @@ pub async fn active_of(
     worker: &str,
     limit: usize,
 ) -> Result<Vec<(String, Active)>> {
-    let rows = read_active_rows(tx, keys, keys.active_of(job_type, worker), limit).await?;
-    Ok(rows.into_iter().map(|(_, id, active)| (id, active)).collect())
-}
-
-async fn read_active_rows(
-    tx: &Transaction,
-    keys: &Keyspace,
-    (begin, end): KeyRange,
-    limit: usize,
-) -> Result<Vec<(String, String, Active)>> {
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    rows.into_iter()
-        .map(|(key, value)| {
-            let (worker, id) =
-                keys.parse_active(&key).ok_or_else(|| corrupt("active key", "not a tuple of five"))?;
-            Ok((worker, id, decode_active(&value)?))
-        })
-        .collect()
+    let read = |key: &Bytes, value: &Bytes| Ok((keys.parse_active(key)?.1, decode_active(value)?));
+    reads::list(tx, keys.active_of(job_type, worker), limit, read).await
 }
 
 /// The worker's report about one running job.
@@ -425,16 +400,9 @@ pub async fn cancel_requests(
     if tx.get_with(&keys.signal(job_type, worker), Isolation::Snapshot).await?.is_none() {
         return Ok(Vec::new());
     }
-    let (begin, end) = keys.active_of(job_type, worker);
-    let read = RangeRead { begin, end, limit: MAX_ACTIVE_OF_WORKER, reverse: false };
-    let mut claims = Vec::new();
-    for (_, value) in tx.range_with(read, Isolation::Snapshot).await? {
-        let active: Active = decode_active(&value)?;
-        if active.cancel_requested {
-            claims.push(active.claim);
-        }
-    }
-    Ok(claims)
+    let active = active_of(tx, keys, job_type, worker, MAX_ACTIVE_OF_WORKER).await?;
+    let asked = active.iter().filter(|(_, active)| active.cancel_requested);
+    Ok(asked.map(|(_, active)| active.claim).collect())
 }
 
 /// Removes the signal of a worker that has no [`cancel_requests`] left. Conflicts with a signal that arrives concurrently.
@@ -624,23 +592,6 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str)
     dependencies::leave(tx, keys, &mut job).await?;
     dependencies::settle_later(tx, keys, &mut job, DependencyEnd::Removed)?;
     erase(tx, keys, &job)
-}
-
-/// Removes up to `limit` jobs of a type that ended before `before_us`, or as many as the transaction has
-/// room for. Returns how many; 0 only if there are none.
-pub async fn prune(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job_type: &str,
-    before_us: i64,
-    limit: usize,
-) -> Result<usize> {
-    ended::prune(tx, keys, job_type, before_us, limit).await
-}
-
-/// Up to `limit` job types that have jobs, in order.
-pub async fn types(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Vec<String>> {
-    types_after(tx, keys, None, limit).await
 }
 
 /// Clears a job's record and options, and the row of its place. A run must have ended.

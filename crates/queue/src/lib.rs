@@ -59,6 +59,7 @@ mod parked;
 pub mod parking;
 mod pieces;
 pub mod place;
+mod reads;
 pub mod reason_class;
 mod record;
 mod rows;

@@ -19,21 +19,21 @@ mod heads;
 mod open;
 
 use std::borrow::Cow;
+use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use turnwise_store::key::{children, successor};
+use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use self::heads::Unopened;
-use crate::ended::{CoverRef, PARTITIONS};
-use crate::error::corrupt;
+use crate::ended::{Cover, PARTITIONS};
 use crate::jobs::{PREFETCHED, peek, prefetch};
 use crate::keyspace::{KeyRange, QueuePlace};
 use crate::selection::{Position, Selection, Source, states};
-use crate::{Job, Keyspace, Place, Result, reason_class};
+use crate::{Job, Keyspace, Place, Result, counts, reason_class};
 
 /// The most jobs that a request sorts.
 const MAX_SORTED: usize = 5_000;
@@ -130,7 +130,7 @@ impl Cursor {
 }
 
 /// Kinds of jobs, by index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Pending,
     Active,
@@ -149,29 +149,21 @@ impl Kind {
         1 << self as u8
     }
 
-    fn of(place: &Place) -> Kind {
-        match place {
-            Place::Pending { .. } => Kind::Pending,
-            Place::Active(_) => Kind::Active,
-            Place::Delayed { .. } | Place::Parked { .. } | Place::Crashing { .. } => Kind::Delayed,
-            Place::Blocked { .. } => Kind::Blocked,
-            Place::Paused { .. } => Kind::Paused,
-            Place::Limited { .. } => Kind::Limited,
-            Place::Ended(_) => Kind::Ended,
+    /// The index of the jobs that are counted like this.
+    fn of(counted: counts::Kind) -> Kind {
+        match counted {
+            counts::Kind::Pending => Kind::Pending,
+            counts::Kind::Running => Kind::Active,
+            counts::Kind::Delayed | counts::Kind::Parked | counts::Kind::Crashing => Kind::Delayed,
+            counts::Kind::Blocked => Kind::Blocked,
+            counts::Kind::Paused => Kind::Paused,
+            counts::Kind::Limited => Kind::Limited,
+            counts::Kind::Completed | counts::Kind::Failed | counts::Kind::Cancelled => Kind::Ended,
         }
     }
 
-    fn of_state(state: &str) -> Option<Kind> {
-        Some(match state {
-            "pending" => Kind::Pending,
-            "running" | "waiting" => Kind::Active,
-            "delayed" | "parked" | "crashing" => Kind::Delayed,
-            "blocked" => Kind::Blocked,
-            "paused" => Kind::Paused,
-            "limited" => Kind::Limited,
-            "completed" | "failed" | "cancelled" => Kind::Ended,
-            _ => return None,
-        })
+    fn of_job(job: &Job) -> Kind {
+        Kind::of(counts::Kind::of(&job.place))
     }
 }
 
@@ -204,36 +196,41 @@ struct Stream {
 }
 
 /// The next job of a stream, or how far it was read without finding one.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Head {
-    mark: Mark,
+    mark: Ranked<Mark>,
     stream: usize,
     is_job: bool,
-    order: Order,
 }
 
-impl Ord for Head {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        let by_mark = self.mark.cmp(&other.mark);
-        match self.order {
-            Order::Newest => by_mark,
-            Order::Oldest => by_mark.reverse(),
+/// A place in the order of a list, all of whose places are of one kind: what comes first is the greatest.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Ranked<T> {
+    Newest(T),
+    Oldest(Reverse<T>),
+}
+
+impl<T> Ranked<T> {
+    fn new(order: Order, place: T) -> Self {
+        match order {
+            Order::Newest => Ranked::Newest(place),
+            Order::Oldest => Ranked::Oldest(Reverse(place)),
+        }
+    }
+
+    fn place(self) -> T {
+        match self {
+            Ranked::Newest(place) | Ranked::Oldest(Reverse(place)) => place,
+        }
+    }
+
+    fn map<U>(&self, part: impl Fn(&T) -> U) -> Ranked<U> {
+        match self {
+            Ranked::Newest(place) => Ranked::Newest(part(place)),
+            Ranked::Oldest(Reverse(place)) => Ranked::Oldest(Reverse(part(place))),
         }
     }
 }
-
-impl PartialOrd for Head {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Head {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Head {}
 
 impl Order {
     /// Whether a job comes after another one.
@@ -259,7 +256,8 @@ impl Mark {
 impl Wanted {
     fn kinds(&self) -> u8 {
         let of_states = |states: &BTreeSet<String>| {
-            states.iter().filter_map(|state| Kind::of_state(state)).fold(0, |kinds, kind| kinds | kind.bit())
+            let kinds = states.iter().filter_map(|state| counts::Kind::of_state(state)).map(Kind::of);
+            kinds.fold(0, |kinds, kind| kinds | kind.bit())
         };
         self.states.as_ref().map_or(u8::MAX, of_states)
     }
@@ -272,7 +270,7 @@ impl Wanted {
         self.tenants.as_ref().is_none_or(|tenants| tenants.iter().any(|name| name == tenant))
     }
 
-    fn covers(&self, cover: &CoverRef<'_>) -> bool {
+    fn covers(&self, cover: &Cover<'_>) -> bool {
         self.has_tenant(&cover.tenant) && self.class.is_none_or(|wanted| cover.class == Some(wanted))
     }
 
@@ -306,7 +304,7 @@ impl Run {
 
     fn range(&self, keys: &Keyspace, job_type: &str) -> KeyRange {
         match self {
-            Run::Queue(tenant, class) => queue_of_class(keys, job_type, tenant, *class),
+            Run::Queue(tenant, class) => keys.pending_in(job_type, tenant, *class),
             Run::Delayed => keys.delayed(job_type),
             Run::Paused => keys.paused_of(job_type),
             Run::Ended(partition) => keys.ended_in(job_type, &(*partition..=*partition)),
@@ -320,26 +318,28 @@ impl Run {
         keys: &Keyspace,
         key: &[u8],
         value: &'v [u8],
-    ) -> Option<(i64, String, Option<CoverRef<'v>>)> {
-        match self {
+    ) -> Result<(i64, String, Option<Cover<'v>>)> {
+        Ok(match self {
             Run::Queue(tenant, _) => {
                 let (place, id) = keys.parse_pending(key)?;
-                let cover = CoverRef { tenant: Cow::Borrowed(tenant), class: None };
-                Some((place.order_us, id, Some(cover)))
+                (place.order_us, id, Some(Cover { tenant: Cow::Borrowed(tenant), class: None }))
             }
-            Run::Delayed => keys.parse_delayed(key).map(|(at_us, id)| (at_us, id, CoverRef::read(value))),
-            Run::Paused => keys.parse_paused(key).map(|(_, at_us, id)| (at_us, id, None)),
+            Run::Delayed => {
+                let (at_us, id) = keys.parse_delayed(key)?;
+                (at_us, id, Cover::read(value))
+            }
+            Run::Paused => {
+                let (_, at_us, id) = keys.parse_paused(key)?;
+                (at_us, id, None)
+            }
             Run::Ended(_) => {
-                keys.parse_ended(key).map(|ended| (ended.ended_us, ended.id, CoverRef::read(value)))
+                let ended = keys.parse_ended(key)?;
+                (ended.ended_us, ended.id, Cover::read(value))
             }
-            Run::Sorted => None,
-        }
+            // It has no rows to read.
+            Run::Sorted => return Err(keys.unreadable(key).into()),
+        })
     }
-}
-
-/// The queue of one tenant and class, in the order of time.
-fn queue_of_class(keys: &Keyspace, job_type: &str, tenant: &str, class: i8) -> KeyRange {
-    children(&keys.space, &("pending", job_type, tenant, i64::from(class)))
 }
 
 /// Which tenants the reader of a list may see.
@@ -478,17 +478,19 @@ impl<'a> Listing<'a> {
                 }
                 return Ok(None);
             };
-            if head.is_job {
-                self.advance(head.stream);
-                self.cursor.after = Some(head.mark.clone());
-                return Ok(Some(head.mark));
+            let Head { mark, stream, is_job } = head;
+            if is_job {
+                let mark = mark.place();
+                self.advance(stream);
+                self.cursor.after = Some(mark.clone());
+                return Ok(Some(mark));
             }
             if self.rows_left == 0 {
-                self.cursor.after = Some(head.mark);
+                self.cursor.after = Some(mark.place());
                 self.end = Some(PageEnd::Bound);
                 return Ok(None);
             }
-            let read = self.fill(head.stream).await?;
+            let read = self.fill(stream).await?;
             self.rows_left = self.rows_left.saturating_sub(read);
         }
     }
@@ -501,7 +503,7 @@ impl<'a> Listing<'a> {
             None => (last.clone().filter(|_| *more), false),
         };
         if let Some(mark) = mark {
-            self.heap.push(Head { mark, stream, is_job, order: self.wanted.order });
+            self.heap.push(Head { mark: Ranked::new(self.wanted.order, mark), stream, is_job });
         }
     }
 
@@ -527,8 +529,7 @@ impl<'a> Listing<'a> {
         }
         let read = rows.len();
         for (key, value) in rows {
-            let parsed = stream.run.parse(keys, &key, &value);
-            let (at_us, id, cover) = parsed.ok_or_else(|| corrupt("index key", "not of its index"))?;
+            let (at_us, id, cover) = stream.run.parse(keys, &key, &value)?;
             let mark = Mark { at_us, job_type: stream.job_type.clone(), id };
             stream.last = Some(mark.clone());
             match cover.filter(|cover| !wanted.covers(cover) || !(self.sees)(&cover.tenant)) {
@@ -555,7 +556,7 @@ impl<'a> Listing<'a> {
         let is_deferred = |kind: Kind| deferred & kind.bit() != 0;
         let order = self.wanted.order;
         let was_listed = |job: &Job| {
-            let kind = Kind::of(&job.place);
+            let kind = Kind::of_job(job);
             listed.iter().any(|listed| {
                 listed.kinds & kind.bit() != 0 && !order.is_after(&Mark::of(job), &listed.until)
             })
@@ -580,7 +581,7 @@ impl<'a> Listing<'a> {
         let page = selection.page(self.tx, self.keys, &at, most).await?;
         let mut found = Vec::new();
         for (position, job) in page.jobs {
-            if is_deferred(Kind::of(&job.place)) && !was_listed(&job) && self.admits(&job) {
+            if is_deferred(Kind::of_job(&job)) && !was_listed(&job) && self.admits(&job) {
                 found.push((Cursor { rest: Some(position), ..self.cursor.clone() }, job));
             } else {
                 self.records_left = self.records_left.saturating_sub(1);

@@ -6,28 +6,15 @@
 //! A node has a mode, too, in a row of its own that outlives the node: its workers get it when they register. So a node that restarts
 //! for an upgrade stays quiet until an operator resumes it. External workers are no part of a node, because they may use any.
 
-use turnwise_store::key::{children, pack};
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use bytes::Bytes;
+use turnwise_store::Transaction;
 
-use crate::error::corrupt;
-use crate::keyspace::KeyRange;
+use crate::encoding::{decode, encode};
 use crate::nodes::MAX_NODES;
-use crate::rows::{decode, encode};
+use crate::reads;
 pub use crate::worker_row::Mode;
 use crate::workers::{self, Worker};
 use crate::{Keyspace, Result};
-
-impl Keyspace {
-    /// The mode of a node, by its name.
-    pub fn node_mode(&self, node: &str) -> bytes::Bytes {
-        pack(&self.space, &("node_modes", node))
-    }
-
-    /// The modes of all nodes that are not active, by name.
-    pub fn node_modes(&self) -> KeyRange {
-        children(&self.space, &("node_modes",))
-    }
-}
 
 /// Changes a worker's mode. Returns its row, and whether the mode was another one; `None` if it is not registered. A worker inside a
 /// server is signalled, so that it learns its new mode at once.
@@ -52,10 +39,7 @@ pub async fn set(
 
 /// The mode of a node. A worker that registers reads it in the same transaction, so it cannot miss a change.
 pub async fn of_node(tx: &Transaction, keys: &Keyspace, node: &str) -> Result<Mode> {
-    match tx.get(&keys.node_mode(node)).await? {
-        Some(value) => decode("mode of a node", &value),
-        None => Ok(Mode::Active),
-    }
+    Ok(reads::value(tx, &keys.node_mode(node), "mode of a node").await?.unwrap_or_default())
 }
 
 /// Changes the mode that the workers of a node get when they register. [`follow_node`] changes those that are registered.
@@ -84,16 +68,7 @@ pub async fn follow_node(tx: &Transaction, keys: &Keyspace, job_type: &str, node
 
 /// The nodes that are not active, by name, with their modes: at most [`MAX_NODES`]. Adds no read conflict.
 pub async fn of_nodes(tx: &Transaction, keys: &Keyspace) -> Result<Vec<(String, Mode)>> {
-    let (begin, end) = keys.node_modes();
-    let read = RangeRead { begin, end, limit: MAX_NODES, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    rows.into_iter()
-        .map(|(key, value)| {
-            let (_, node): (String, String) = keys
-                .space
-                .unpack(&key)
-                .map_err(|_| corrupt("mode of a node", "its key is no tuple of two"))?;
-            Ok((node, decode("mode of a node", &value)?))
-        })
-        .collect()
+    let read =
+        |key: &Bytes, value: &Bytes| Ok((keys.parse_node_mode(key)?, decode("mode of a node", value)?));
+    reads::list(tx, keys.node_modes(), MAX_NODES, read).await
 }

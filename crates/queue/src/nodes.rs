@@ -4,11 +4,9 @@
 //! moves its health counter, its neighbour removes it once the counter does not move, and it leaves when it stops.
 
 use serde::{Deserialize, Serialize};
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::Transaction;
 
-use crate::error::corrupt;
-use crate::rows::decode;
-use crate::worker_row::Worker;
+use crate::worker_row::{self, Worker};
 use crate::{Keyspace, Result};
 
 /// The worker type of nodes. No client can have jobs or workers of this type, because its names must not contain `@`.
@@ -34,14 +32,5 @@ pub struct NodeOptions {
 
 /// All nodes, sorted by id: the earliest started is first. Adds no read conflict.
 pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Worker>> {
-    let (begin, end) = keys.workers(NODE_TYPE);
-    let read = RangeRead { begin, end, limit: MAX_NODES, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    rows.into_iter()
-        .map(|(key, value)| {
-            let mut node: Worker = decode("node row", &value)?;
-            node.id = keys.parse_worker(&key).ok_or_else(|| corrupt("node key", "not a tuple of three"))?;
-            Ok(node)
-        })
-        .collect()
+    worker_row::list(tx, keys, NODE_TYPE, MAX_NODES).await
 }

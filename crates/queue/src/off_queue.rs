@@ -1,12 +1,11 @@
 //! Jobs that wait outside of their tenant's queue, by reason: for listings and counts. Each reason has its own index, so
 //! that a listing reads only the rows that it returns.
 
-use turnwise_policy::eligibility::concurrency::Bucket;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::Transaction;
 
-use crate::error::corrupt;
 use crate::keyspace::KeyRange;
-use crate::{Keyspace, Result};
+use crate::selection::Source;
+use crate::{Keyspace, Result, reads};
 
 /// The most buckets that one listing visits. With more buckets, a listing is incomplete, and reports `more`.
 const MAX_BUCKETS: usize = 1_000;
@@ -41,53 +40,41 @@ pub async fn list(
     kept_by: KeptBy,
     limit: usize,
 ) -> Result<OffQueue> {
-    match kept_by {
-        KeptBy::Time => {
-            read(tx, keys.delayed(job_type), limit, |key| keys.parse_delayed(key).map(|(_, id)| id)).await
-        }
-        KeptBy::Jobs => read(tx, keys.blocked(job_type), limit, |key| keys.parse_blocked(key)).await,
-        KeptBy::Filter => {
-            read(tx, keys.paused_of(job_type), limit, |key| keys.parse_paused(key).map(|(_, _, id)| id)).await
-        }
-        KeptBy::Concurrency => limited(tx, keys, job_type, limit).await,
-    }
+    let source = match kept_by {
+        KeptBy::Time => Source::Delayed,
+        KeptBy::Jobs => Source::Blocked,
+        KeptBy::Filter => Source::Paused,
+        KeptBy::Concurrency => return limited(tx, keys, job_type, limit).await,
+    };
+    read(tx, source.range(keys, job_type), limit, |key| source.id(keys, key)).await
 }
 
 async fn read(
     tx: &Transaction,
-    (begin, end): KeyRange,
+    range: KeyRange,
     limit: usize,
-    id: impl Fn(&[u8]) -> Option<String>,
+    id: impl Fn(&[u8]) -> Result<String>,
 ) -> Result<OffQueue> {
-    let rows = tx
-        .range_with(RangeRead { begin, end, limit: limit + 1, reverse: false }, Isolation::Snapshot)
-        .await?;
-    let more = rows.len() > limit;
-    let ids = rows
-        .iter()
-        .take(limit)
-        .map(|(key, _)| id(key).ok_or_else(|| corrupt("index key", "not of its index")));
-    Ok(OffQueue { ids: ids.collect::<Result<_>>()?, more })
+    let mut ids = reads::list(tx, range, limit + 1, |key, _| id(key)).await?;
+    let more = ids.len() > limit;
+    ids.truncate(limit);
+    Ok(OffQueue { ids, more })
 }
 
 /// One read per bucket: the rows are sorted by bucket first, then by type.
 async fn limited(tx: &Transaction, keys: &Keyspace, job_type: &str, limit: usize) -> Result<OffQueue> {
-    let (mut found, mut after) = (OffQueue::default(), None::<Bucket>);
+    let (mut found, mut rest) = (OffQueue::default(), keys.limited());
     for _ in 0..MAX_BUCKETS {
-        let (begin, end) = keys.limited_after(after.as_ref());
-        let first = RangeRead { begin, end, limit: 1, reverse: false };
-        let rows = tx.range_with(first, Isolation::Snapshot).await?;
-        let Some((key, _)) = rows.first() else { return Ok(found) };
-        let (_, place, _) =
-            keys.parse_limited(key).ok_or_else(|| corrupt("limited key", "not a tuple of nine"))?;
-        let bucket = place.limit.bucket;
-        let id = |key: &[u8]| keys.parse_limited(key).map(|(_, _, id)| id);
+        let first = reads::rows(tx, rest.clone(), 1).await?;
+        let Some((key, _)) = first.first() else { return Ok(found) };
+        let bucket = keys.parse_limited(key)?.1.limit.bucket;
+        let id = |key: &[u8]| Ok(keys.parse_limited(key)?.2);
         let some = read(tx, keys.limited_of(&bucket, job_type), limit - found.ids.len(), id).await?;
         found.ids.extend(some.ids);
         if some.more {
             return Ok(OffQueue { more: true, ..found });
         }
-        after = Some(bucket);
+        rest.0 = keys.limited_in(&bucket).1;
     }
     Ok(OffQueue { more: true, ..found })
 }

@@ -15,14 +15,13 @@
 //! does nothing.
 
 use bytes::Bytes;
-use turnwise_store::key::successor;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::{Isolation, Transaction};
 
 use crate::claims::Park;
-use crate::error::corrupt;
 use crate::job::Parked;
-use crate::keyspace::KeyRange;
+use crate::keyspace::{KeyRange, behind};
 use crate::place::Place;
+use crate::reads;
 use crate::rows::{decode, encode, read_job, write_job};
 use crate::spec::{MAX_ID_BYTES, MAX_NAME_BYTES, check_name};
 use crate::transition::{clear_parked, move_to};
@@ -49,9 +48,8 @@ pub(crate) fn check(park: &Park) -> Result<()> {
     check_name("token", &park.token, MAX_TOKEN_BYTES)
 }
 
-/// Parks a job whose run ends. Does not write the record.
-pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, park: &Park) -> Result<()> {
-    move_to(tx, keys, job, Place::Parked { until_us: park.not_before_us, at: park.at.clone() })?;
+/// Writes what wakes a job that is parked now.
+pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &Job, park: &Park) -> Result<()> {
     tx.set(keys.parked_entry(&job.job_type, &park.at, &job.id), encode(&park.token))?;
     tx.set(keys.unwatched_entry(&job.job_type, &park.at, &job.id), Bytes::new())?;
     Ok(tx.set_versionstamp(keys.unwatched_wake(&job.job_type))?)
@@ -65,8 +63,9 @@ pub async fn groups(
     after: Option<&str>,
     limit: usize,
 ) -> Result<Vec<String>> {
-    first_of_groups(tx, keys, keys.parked(job_type), after, limit, |group| keys.parked_of(job_type, group))
-        .await
+    let (first, end) = keys.parked(job_type);
+    let begin = after.map_or(first, |after| keys.parked_of(job_type, after).1);
+    groups_in(tx, keys, (begin, end), limit, |group| keys.parked_of(job_type, group)).await
 }
 
 /// The same for groups with unwatched jobs.
@@ -76,34 +75,22 @@ pub async fn unwatched_groups(
     job_type: &str,
     limit: usize,
 ) -> Result<Vec<String>> {
-    first_of_groups(tx, keys, keys.unwatched(job_type), None, limit, |group| {
-        keys.unwatched_of(job_type, group)
-    })
-    .await
+    groups_in(tx, keys, keys.unwatched(job_type), limit, |group| keys.unwatched_of(job_type, group)).await
 }
 
-async fn first_of_groups(
+async fn groups_in(
     tx: &Transaction,
     keys: &Keyspace,
-    (mut begin, end): KeyRange,
-    after: Option<&str>,
+    range: KeyRange,
     limit: usize,
     of_group: impl Fn(&str) -> KeyRange,
 ) -> Result<Vec<String>> {
-    if let Some(after) = after {
-        begin = of_group(after).1;
-    }
-    let mut groups = Vec::new();
-    while groups.len() < limit {
-        // The first job after the last group: one row read per group, however many jobs it has.
-        let read = RangeRead { begin, end: end.clone(), limit: 1, reverse: false };
-        let rows = tx.range_with(read, Isolation::Snapshot).await?;
-        let Some((key, _)) = rows.first() else { break };
-        let (Parked { group, .. }, _) = parse(keys, key)?;
-        begin = of_group(&group).1;
-        groups.push(group);
-    }
-    Ok(groups)
+    let read = |key: &Bytes| {
+        let (Parked { group, .. }, _) = keys.parse_parked(key)?;
+        let (_, end) = of_group(&group);
+        Ok((group, end))
+    };
+    reads::groups(tx, range, limit, read).await
 }
 
 /// Up to `limit` parked jobs of a group, by key and id, after the job `after` if given. Adds no read conflict.
@@ -115,12 +102,9 @@ pub async fn list(
     after: Option<&ParkedJob>,
     limit: usize,
 ) -> Result<Vec<ParkedJob>> {
-    let (mut begin, end) = keys.parked_of(job_type, group);
-    if let Some(ParkedJob { at, id, .. }) = after {
-        begin = successor(&keys.parked_entry(job_type, at, id));
-    }
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    rows.iter().map(|(key, token)| parked_job(keys, key, token)).collect()
+    let after = after.map(|ParkedJob { at, id, .. }| keys.parked_entry(job_type, at, id));
+    let range = behind(keys.parked_of(job_type, group), after);
+    reads::list(tx, range, limit, |key, token| parked_job(keys, key, token)).await
 }
 
 /// Up to `limit` unwatched jobs of a group. Adds no read conflict.
@@ -131,14 +115,14 @@ pub async fn unwatched(
     group: &str,
     limit: usize,
 ) -> Result<Vec<ParkedJob>> {
-    let (begin, end) = keys.unwatched_of(job_type, group);
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
+    let rows = reads::rows(tx, keys.unwatched_of(job_type, group), limit).await?;
     let mut jobs = Vec::with_capacity(rows.len());
     for (key, _) in &rows {
-        let (at, id) = parse(keys, key)?;
+        let (at, id) = keys.parse_parked(key)?;
         // Both rows are cleared together.
-        if let Some(token) = tx.get_with(&keys.parked_entry(job_type, &at, &id), Isolation::Snapshot).await? {
-            jobs.push(ParkedJob { at, id, token: decode("parked row", &token)? });
+        let row = keys.parked_entry(job_type, &at, &id);
+        if let Some(token) = reads::value_with(tx, &row, "parked row", Isolation::Snapshot).await? {
+            jobs.push(ParkedJob { at, id, token });
         }
     }
     Ok(jobs)
@@ -153,9 +137,8 @@ pub async fn at(
     at: &Parked,
     limit: usize,
 ) -> Result<Vec<ParkedJob>> {
-    let (begin, end) = keys.parked_at(job_type, &at.group, &at.key);
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    rows.iter().map(|(key, token)| parked_job(keys, key, token)).collect()
+    let range = keys.parked_at(job_type, &at.group, &at.key);
+    reads::list(tx, range, limit, |key, token| parked_job(keys, key, token)).await
 }
 
 /// Wakes a parked job: it is pending from now on. Returns whether it was parked at this key. If it was not, this clears its
@@ -182,17 +165,14 @@ pub async fn wake(
 pub async fn settle(tx: &Transaction, keys: &Keyspace, job_type: &str, parked: &ParkedJob) -> Result<()> {
     let sign = keys.unwatched_entry(job_type, &parked.at, &parked.id);
     // The job may have run and parked again: then its token differs, and the mark is for the new token.
-    match tx.get(&keys.parked_entry(job_type, &parked.at, &parked.id)).await? {
-        Some(token) if decode::<String>("parked row", &token)? == parked.token => Ok(tx.clear(sign)?),
+    let row = keys.parked_entry(job_type, &parked.at, &parked.id);
+    match reads::value::<String>(tx, &row, "parked row").await? {
+        Some(token) if token == parked.token => Ok(tx.clear(sign)?),
         _ => Ok(()),
     }
 }
 
 fn parked_job(keys: &Keyspace, key: &[u8], token: &[u8]) -> Result<ParkedJob> {
-    let (at, id) = parse(keys, key)?;
+    let (at, id) = keys.parse_parked(key)?;
     Ok(ParkedJob { at, id, token: decode("parked row", token)? })
-}
-
-fn parse(keys: &Keyspace, key: &[u8]) -> Result<(Parked, String)> {
-    keys.parse_parked(key).ok_or_else(|| corrupt("parked key", "not a tuple of five"))
 }

@@ -142,9 +142,7 @@ impl Run {
             next: Next::default(),
         }
     }
-}
 
-impl Run {
     /// Refuses the run after this one: the job does not start again.
     pub(crate) fn refuse_next(&mut self, reason: &str) {
         self.then = Then::Keep;

@@ -7,9 +7,9 @@
 //! reports them).
 
 use std::borrow::Cow;
-use std::{fmt, mem};
+use std::mem;
 
-use serde::de::{Error as _, IgnoredAny, SeqAccess, Visitor};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
@@ -23,15 +23,19 @@ use crate::spec::{JobSpec, is_no_summary, no_summary};
 use crate::trace::TraceContext;
 use crate::{Claim, Job};
 
-/// Defines [`Record`]: the state, and these fields in this order. A field that is marked `@spec` is the [`JobSpec`]'s of its
-/// name; this is the only place that reads and writes it.
+/// Defines [`Record`]: the state, and these fields in this order. A field is not written where `unless` holds, and then has its default
+/// value. A field that is marked `@spec` is the [`JobSpec`]'s of its name; this is the only place that reads and writes it.
 macro_rules! record {
-    ($($(#[$attribute:meta])* $(@spec $spec:ident)? $($field:ident)?: $type:ty,)+) => {
+    ($($(#[$attribute:meta])* $(@spec $spec:ident)? $($field:ident)?: $type:ty $(, unless $omitted:tt)?;)+) => {
         /// The fields of a record; it borrows them from the job that is written.
         #[derive(Clone, Serialize, Deserialize)]
         pub(crate) struct Record<'a> {
             state: State,
-            $($(#[$attribute])* $($spec: Cow<'a, $type>)? $($field: $type)?,)+
+            $(
+                $(#[$attribute])*
+                $(#[serde(default, skip_serializing_if = $omitted)])?
+                $($spec: Cow<'a, $type>)? $($field: $type)?,
+            )+
         }
 
         impl<'a> Record<'a> {
@@ -53,89 +57,55 @@ macro_rules! record {
 
 record! {
     /// The time of the place ([`Job::order_us`]).
-    #[serde(default, skip_serializing_if = "is_default")]
-    order_us: i64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    parked: Option<Cow<'a, Parked>>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    unmet: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    paused: Option<Cow<'a, str>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    limited: Option<Cow<'a, Limit>>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    keyed: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    reserved: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    claim: Option<ShortClaim<'a>>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    terms: Terms,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    held: Option<Cow<'a, Held>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    waits: Option<Cow<'a, Waits>>,
-    #[serde(default, skip_serializing_if = "is_empty")]
-    buckets: Cow<'a, [Bucket]>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    cancel_requested: bool,
-    #[serde(default, skip_serializing_if = "is_default")]
-    then: Then,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    next_refused: Option<Cow<'a, str>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    next_locks: Option<Cow<'a, Requests>>,
+    order_us: i64, unless "is_default";
+    parked: Option<Cow<'a, Parked>>, unless "Option::is_none";
+    unmet: u32, unless "is_default";
+    paused: Option<Cow<'a, str>>, unless "Option::is_none";
+    limited: Option<Cow<'a, Limit>>, unless "Option::is_none";
+    keyed: bool, unless "is_default";
+    reserved: Option<i64>, unless "Option::is_none";
+    claim: Option<ShortClaim<'a>>, unless "Option::is_none";
+    terms: Terms, unless "is_default";
+    held: Option<Cow<'a, Held>>, unless "Option::is_none";
+    waits: Option<Cow<'a, Waits>>, unless "Option::is_none";
+    buckets: Cow<'a, [Bucket]>, unless "is_empty";
+    cancel_requested: bool, unless "is_default";
+    then: Then, unless "is_default";
+    next_refused: Option<Cow<'a, str>>, unless "Option::is_none";
+    next_locks: Option<Cow<'a, Requests>>, unless "Option::is_none";
 
-    @spec tenant: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    @spec user: Option<String>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    @spec continuous: bool,
+    @spec tenant: String;
+    @spec user: Option<String>, unless "Option::is_none";
+    @spec continuous: bool, unless "is_default";
     /// By default, the time of the latest event `added`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    added_us: Option<i64>,
+    added_us: Option<i64>, unless "Option::is_none";
     /// By default, the time of the latest event `started`; null if it has never started.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "stated")]
-    started_us: Option<Option<i64>>,
+    #[serde(deserialize_with = "stated")]
+    started_us: Option<Option<i64>>, unless "Option::is_none";
     /// By default, the time of the latest event.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    changed_us: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    awaited: Option<i64>,
-    #[serde(default, skip_serializing_if = "is_empty")]
-    @spec reasons: Vec<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    refused: Option<Cow<'a, str>>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    class: i8,
-    #[serde(rename = "priority", default, skip_serializing_if = "Option::is_none")]
-    sort_key: Option<f64>,
-    #[serde(default, skip_serializing_if = "is_none")]
-    @spec locks: Requests,
-    #[serde(default, skip_serializing_if = "is_default")]
-    crashes: u32,
-    #[serde(default, skip_serializing_if = "is_default")]
-    attempts: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    @spec max_attempts: Option<u32>,
-    #[serde(default, skip_serializing_if = "Timeouts::is_none")]
-    @spec timeouts: Timeouts,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    ended_claim: Option<ShortClaim<'a>>,
-    history: Cow<'a, [Event]>,
+    changed_us: Option<i64>, unless "Option::is_none";
+    awaited: Option<i64>, unless "Option::is_none";
+    @spec reasons: Vec<String>, unless "is_empty";
+    refused: Option<Cow<'a, str>>, unless "Option::is_none";
+    class: i8, unless "is_default";
+    #[serde(rename = "priority")]
+    sort_key: Option<f64>, unless "Option::is_none";
+    @spec locks: Requests, unless "is_none";
+    crashes: u32, unless "is_default";
+    attempts: u32, unless "is_default";
+    @spec max_attempts: Option<u32>, unless "Option::is_none";
+    @spec timeouts: Timeouts, unless "Timeouts::is_none";
+    ended_claim: Option<ShortClaim<'a>>, unless "Option::is_none";
+    history: Cow<'a, [Event]>;
     #[serde(default = "no_summary_given", skip_serializing_if = "is_no_summary")]
-    @spec summary: Box<RawValue>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    info: Option<Cow<'a, RawValue>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    result: Option<Cow<'a, RawValue>>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    @spec forgets_options: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    @spec trace: Option<TraceContext>,
+    @spec summary: Box<RawValue>;
+    info: Option<Cow<'a, RawValue>>, unless "Option::is_none";
+    result: Option<Cow<'a, RawValue>>, unless "Option::is_none";
+    @spec forgets_options: bool, unless "is_default";
+    @spec trace: Option<TraceContext>, unless "Option::is_none";
     /// Null once the job has forgotten them.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "even_null")]
-    options: Option<Cow<'a, RawValue>>,
+    #[serde(deserialize_with = "even_null")]
+    options: Option<Cow<'a, RawValue>>, unless "Option::is_none";
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
@@ -384,32 +354,12 @@ impl Serialize for Event {
 
 impl<'de> Deserialize<'de> for Event {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Parts;
-        impl<'de> Visitor<'de> for Parts {
-            type Value = Event;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an event: a time, a kind, and a reason if it has one")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Event, A::Error> {
-                let missing = || A::Error::custom("an event has a time and a kind");
-                let at_us = seq.next_element()?.ok_or_else(missing)?;
-                let name: Cow<'de, str> = seq.next_element()?.ok_or_else(missing)?;
-                let reason = seq.next_element()?;
-                if seq.next_element::<IgnoredAny>()?.is_some() {
-                    return Err(missing());
-                }
-                event(at_us, &name, reason)
-            }
-        }
-        deserializer.deserialize_seq(Parts)
+        #[derive(Deserialize)]
+        struct Parts<'a>(i64, #[serde(borrow)] Cow<'a, str>, #[serde(default)] Option<String>);
+        let Parts(at_us, name, reason) = Parts::deserialize(deserializer)?;
+        let kind = EventKind::named(&name, reason).ok_or_else(|| D::Error::custom("no such event"))?;
+        Ok(Event { at_us, kind })
     }
-}
-
-fn event<E: serde::de::Error>(at_us: i64, name: &str, reason: Option<String>) -> Result<Event, E> {
-    let kind = EventKind::named(name, reason).ok_or_else(|| E::custom("no such event"))?;
-    Ok(Event { at_us, kind })
 }
 
 #[cfg(test)]

@@ -41,6 +41,16 @@ pub(crate) async fn read_job_with(
     Ok(Some(job))
 }
 
+/// A job, if it is in the queue of its tenant.
+pub(crate) async fn read_pending(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+) -> Result<Option<Job>> {
+    Ok(read_job(tx, keys, job_type, id).await?.filter(Job::is_pending))
+}
+
 pub(crate) fn write_job(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     if let Place::Active(run) = &job.place {
         debug_assert!(run.held.is_some() || run.waits.is_none(), "a run without locks waits for one");
@@ -57,10 +67,8 @@ pub(crate) async fn read_active(
     worker: &str,
     id: &str,
 ) -> Result<Option<Active>> {
-    match tx.get(&keys.active_entry(job_type, worker, id)).await? {
-        Some(value) => decode_active(&value).map(Some),
-        None => Ok(None),
-    }
+    let value = tx.get(&keys.active_entry(job_type, worker, id)).await?;
+    value.map(|value| decode_active(&value)).transpose()
 }
 
 /// A job's last report in its active row, and when servers check it; ignores the rest of the row.

@@ -40,6 +40,8 @@ use turnwise_policy::eligibility::condition::{
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
+use crate::counts::Kind;
+use crate::encoding::{hex, unhex};
 use crate::ended::partitions;
 use crate::error::corrupt;
 use crate::jobs::{PREFETCHED, options, peek, prefetch, types_after};
@@ -120,9 +122,7 @@ impl Selection {
     /// What is wrong with the condition, and where.
     pub fn parse(text: &str, now_us: i64) -> Result<Selection, Mistake> {
         let condition = Condition::parse_selection(text)?;
-        let names = |field| -> Option<Vec<String>> {
-            Some(condition.values(field)?.into_iter().map(str::to_owned).collect())
-        };
+        let names = |field| names(&condition, field);
         let few = |names: Option<Vec<String>>| names.filter(|names| names.len() <= MAX_NAMES);
         let class = match names(Indexed::ReasonClass).as_deref() {
             Some([class]) => Some(reason_class::number(class)),
@@ -153,7 +153,7 @@ impl Selection {
 
     /// The values of a field of which a job must have one; `None` if it may have any.
     pub fn values(&self, field: Indexed) -> Option<Vec<String>> {
-        Some(self.condition.values(field)?.into_iter().map(str::to_owned).collect())
+        names(&self.condition, field)
     }
 
     /// The type of the jobs, if the condition names exactly one.
@@ -262,7 +262,7 @@ impl Selection {
             let rows = tx.range_with(read, Isolation::Snapshot).await?;
             let found = rows.len();
             if let Some((key, _)) = rows.last() {
-                at.after = Some(crate::filters::hex(key));
+                at.after = Some(hex(key));
             }
             source.jobs(tx, keys, &job_type, rows, &at, &mut jobs).await?;
             if found == left {
@@ -288,6 +288,11 @@ impl Selection {
     }
 }
 
+/// The values of a field of which a job that meets a condition has one.
+fn names(condition: &Condition, field: Indexed) -> Option<Vec<String>> {
+    Some(condition.values(field)?.into_iter().map(str::to_owned).collect())
+}
+
 /// The sources of jobs in these states; `None` if there is no index for one of them.
 fn sources_of(
     states: &BTreeSet<&str>,
@@ -296,28 +301,27 @@ fn sources_of(
 ) -> Option<Vec<Source>> {
     let mut sources: Vec<Source> = Vec::new();
     for state in states {
-        let source = match *state {
-            "pending" => match tenants {
-                Some(tenants) => {
-                    sources.extend(tenants.iter().cloned().map(Source::QueueOf));
-                    continue;
-                }
-                None => Source::Queues,
-            },
-            "delayed" | "parked" | "crashing" => Source::Delayed,
-            "blocked" => Source::Blocked,
-            "paused" => Source::Paused,
-            "running" | "waiting" => Source::Active,
-            "completed" | "failed" | "cancelled" => {
-                let end = match *state {
-                    "completed" => End::Completed,
-                    "failed" => End::Failed,
+        let kind = Kind::of_state(state)?;
+        let source = match kind {
+            Kind::Pending if let Some(tenants) = tenants => {
+                sources.extend(tenants.iter().cloned().map(Source::QueueOf));
+                continue;
+            }
+            Kind::Pending => Source::Queues,
+            Kind::Delayed | Kind::Parked | Kind::Crashing => Source::Delayed,
+            Kind::Blocked => Source::Blocked,
+            Kind::Paused => Source::Paused,
+            Kind::Limited => return None,
+            Kind::Running => Source::Active,
+            Kind::Completed | Kind::Failed | Kind::Cancelled => {
+                let end = match kind {
+                    Kind::Completed => End::Completed,
+                    Kind::Failed => End::Failed,
                     _ => End::Cancelled,
                 };
                 sources.extend(partitions(end, tenants, class).into_iter().map(Source::Ended));
                 continue;
             }
-            _ => return None,
         };
         if !sources.contains(&source) {
             sources.push(source);
@@ -333,7 +337,7 @@ impl Source {
         matches!(self, Source::QueueOf(_) | Source::Queues)
     }
 
-    fn range(&self, keys: &Keyspace, job_type: &str) -> KeyRange {
+    pub(crate) fn range(&self, keys: &Keyspace, job_type: &str) -> KeyRange {
         match self {
             Source::Record(id) => {
                 let key = keys.job(job_type, id);
@@ -350,16 +354,16 @@ impl Source {
         }
     }
 
-    fn id(&self, keys: &Keyspace, key: &[u8]) -> Option<String> {
-        match self {
-            Source::Record(_) | Source::Records => keys.parse_job(key),
-            Source::QueueOf(_) | Source::Queues => keys.parse_pending(key).map(|(_, id)| id),
-            Source::Delayed => keys.parse_delayed(key).map(|(_, id)| id),
-            Source::Blocked => keys.parse_blocked(key),
-            Source::Paused => keys.parse_paused(key).map(|(_, _, id)| id),
-            Source::Active => keys.parse_active(key).map(|(_, id)| id),
-            Source::Ended(_) => keys.parse_ended(key).map(|ended| ended.id),
-        }
+    pub(crate) fn id(&self, keys: &Keyspace, key: &[u8]) -> Result<String> {
+        Ok(match self {
+            Source::Record(_) | Source::Records => keys.parse_job(key)?,
+            Source::QueueOf(_) | Source::Queues => keys.parse_pending(key)?.1,
+            Source::Delayed => keys.parse_delayed(key)?.1,
+            Source::Blocked => keys.parse_blocked(key)?,
+            Source::Paused => keys.parse_paused(key)?.2,
+            Source::Active => keys.parse_active(key)?.1,
+            Source::Ended(_) => keys.parse_ended(key)?.id,
+        })
     }
 
     /// The jobs of rows that were read, each with the position after it.
@@ -372,10 +376,10 @@ impl Source {
         at: &Position,
         jobs: &mut Vec<(Position, Job)>,
     ) -> Result<()> {
-        let after = |key: &[u8]| Position { after: Some(crate::filters::hex(key)), ..at.clone() };
+        let after = |key: &[u8]| Position { after: Some(hex(key)), ..at.clone() };
         let mut ids = Vec::with_capacity(rows.len());
         for (key, value) in rows {
-            let id = self.id(keys, &key).ok_or_else(|| corrupt("index key", "not of its index"))?;
+            let id = self.id(keys, &key)?;
             if matches!(self, Source::Record(_) | Source::Records) {
                 let mut job = decode_job(&value)?;
                 (job.id, job.job_type) = (id, job_type.to_owned());
@@ -399,18 +403,9 @@ impl Source {
 /// The states of a job, as conditions name them.
 pub(crate) fn states(job: &Job) -> &'static [&'static str] {
     match &job.place {
-        Place::Pending { .. } => &["pending"],
-        Place::Delayed { .. } => &["delayed"],
         Place::Parked { .. } => &["delayed", "parked"],
-        Place::Blocked { .. } => &["blocked"],
-        Place::Paused { .. } => &["paused"],
-        Place::Limited { .. } => &["limited"],
-        Place::Crashing { .. } => &["crashing"],
         Place::Active(run) if run.waits.is_some() => &["waiting"],
-        Place::Active(_) => &["running"],
-        Place::Ended(End::Completed) => &["completed"],
-        Place::Ended(End::Failed) => &["failed"],
-        Place::Ended(End::Cancelled) => &["cancelled"],
+        place => Kind::of(place).names(),
     }
 }
 
@@ -476,14 +471,6 @@ fn value(json: &str) -> Option<Value> {
         b'[' | b'{' => return None,
         _ => Value::Number(Number::parse(json)?),
     })
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes();
-    if !digits.len().is_multiple_of(2) || !digits.iter().all(u8::is_ascii_hexdigit) {
-        return None;
-    }
-    digits.chunks_exact(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
 #[cfg(test)]
@@ -555,12 +542,5 @@ mod tests {
         ] {
             assert_eq!(Selection::parse(text, 0).unwrap().may_miss(), may_miss, "{text}");
         }
-    }
-
-    #[test]
-    fn hexadecimal_digits_round_trip() {
-        assert_eq!(unhex(&crate::filters::hex(b"\x00\xffa")).unwrap(), b"\x00\xffa");
-        assert_eq!(unhex("0"), None);
-        assert_eq!(unhex("+1"), None);
     }
 }

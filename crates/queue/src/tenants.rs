@@ -13,16 +13,17 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use turnwise_policy::predictive_queue::locks::Requests;
-use turnwise_store::{Isolation, RangeRead, Transaction, Versionstamp};
+use turnwise_store::{Transaction, Versionstamp};
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use crate::error::corrupt;
 use crate::job::Job;
-use crate::keyspace::{KeyRange, QueuePlace, SortKey};
+use crate::keyspace::{KeyRange, QueuePlace, SortKey, behind};
 use crate::locks::{of_pending_value, pending_value};
 use crate::place::Place;
+use crate::reads;
 use crate::rows::{read_job, write_job};
 use crate::{Error, Keyspace, Result};
 
@@ -41,58 +42,30 @@ pub struct Pending {
     pub locks: Arc<Requests>,
 }
 
-/// Up to `limit` tenants that may have pending jobs, by name, after the tenant `after` if given. Each comes with the stamp
-/// of its latest pending job. Adds no read conflict.
+/// Calls `each` with every tenant that may have pending jobs, by name, after the tenant `after` if given. Each comes with the stamp of its
+/// latest pending job. Reads `page` rows at a time, and stops after `most`: then it returns the last tenant. Adds no read conflict.
 ///
 /// Not for a transaction that has made a job pending: such a stamp is unknown before the commit, and the store returns
 /// [`turnwise_store::Error::Misuse`].
-pub async fn waiting(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job_type: &str,
-    after: Option<&str>,
-    limit: usize,
-) -> Result<Vec<(String, Versionstamp)>> {
-    let (mut begin, end) = keys.waiting(job_type);
-    if let Some(after) = after {
-        begin = turnwise_store::key::successor(&keys.waiting_entry(job_type, after));
-    }
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    rows.iter()
-        .map(|(key, value)| {
-            let tenant =
-                keys.parse_waiting(key).ok_or_else(|| corrupt("waiting key", "not a tuple of three"))?;
-            let stamp = value.as_ref().try_into().map_err(|_| corrupt("waiting row", "no versionstamp"))?;
-            Ok((tenant, Versionstamp(stamp)))
-        })
-        .collect()
-}
-
-/// Calls `each` with every tenant that [`waiting`] returns, after the tenant `after` if given. Reads `page` rows at a time, and stops after
-/// `most`: then it returns the last tenant.
 pub async fn each_waiting(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
     after: Option<&str>,
-    (page, most): (usize, usize),
+    bounds: (usize, usize),
     mut each: impl FnMut(String, Versionstamp),
 ) -> Result<Option<String>> {
-    let mut last = after.map(str::to_owned);
-    let mut read = 0;
-    loop {
-        let rows = waiting(tx, keys, job_type, last.as_deref(), page).await?;
-        read += rows.len();
-        let is_end = rows.len() < page;
-        last = rows.last().map(|(tenant, _)| tenant.clone());
-        rows.into_iter().for_each(|(tenant, stamp)| each(tenant, stamp));
-        if is_end || read >= most {
-            return Ok(last.filter(|_| !is_end));
-        }
-    }
+    let after = after.map(|after| keys.waiting_entry(job_type, after));
+    let read = |key: &Bytes, value: &Bytes| {
+        let stamp = value.as_ref().try_into().map_err(|_| corrupt("waiting row", "no versionstamp"))?;
+        each(keys.parse_waiting(key)?, Versionstamp(stamp));
+        Ok(())
+    };
+    let last = reads::each(tx, behind(keys.waiting(job_type), after), bounds, read).await?;
+    Ok(last.map(|last| keys.parse_waiting(&last)).transpose()?)
 }
 
-/// Removes a tenant from [`waiting`] if its queue is empty, and returns whether it is. A concurrent add of a job of the
+/// Removes a tenant from [`each_waiting`] if its queue is empty, and returns whether it is. A concurrent add of a job of the
 /// tenant makes this transaction conflict, not the add. Use a transaction of its own, so that nothing else is repeated.
 pub async fn no_longer_waiting(
     tx: &Transaction,
@@ -177,7 +150,7 @@ impl DecodedRows {
         range: KeyRange,
         limit: usize,
     ) -> Result<Vec<Pending>> {
-        self.decode(keys, &read_queue(tx, range, limit).await?)
+        self.decode(keys, &reads::rows(tx, range, limit).await?)
     }
 
     /// The first jobs of several tenants' queues of a type: as many of each as wanted. Adds no read conflict.
@@ -209,7 +182,7 @@ impl DecodedRows {
         let rest: Vec<usize> = (0..queues.len()).filter(|place| rows[*place].is_none()).collect();
         let read = |place: usize| {
             let Queue { range, wanted } = &queues[place];
-            async move { Ok::<_, Error>((place, read_queue(tx, range.clone(), *wanted).await?)) }
+            async move { Ok::<_, Error>((place, reads::rows(tx, range.clone(), *wanted).await?)) }
         };
         let alone: Vec<_> = stream::iter(rest).map(read).buffered(CONCURRENT_READS).try_collect().await?;
         for (place, found) in alone {
@@ -283,7 +256,7 @@ async fn read_together(tx: &Transaction, queues: &[Queue], group: Vec<usize>) ->
     let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(read) };
     let range = (queues[*first].range.0.clone(), queues[*last].range.1.clone());
     let limit = group.iter().map(|place| queues[*place].wanted + SPARE).sum();
-    let rows = read_queue(tx, range, limit).await?;
+    let rows = reads::rows(tx, range, limit).await?;
     let is_whole = rows.len() < limit;
     for place in group {
         let Queue { range: (begin, end), wanted } = &queues[place];
@@ -325,7 +298,7 @@ pub async fn page(
     wanted: impl Fn(&Requests) -> bool,
 ) -> Result<Page> {
     let (begin, end) = keys.pending(job_type);
-    let rows = read_queue(tx, (from.unwrap_or(begin), end), limit).await?;
+    let rows = reads::rows(tx, (from.unwrap_or(begin), end), limit).await?;
     let next =
         rows.last().filter(|_| rows.len() == limit).map(|(key, _)| turnwise_store::key::successor(key));
     let mut declared: HashMap<&[u8], Option<Arc<Requests>>> = HashMap::new();
@@ -357,32 +330,8 @@ fn read_declared(value: &[u8]) -> Result<Arc<Requests>> {
 
 /// The tenant and the job of a pending row.
 fn read_pending(keys: &Keyspace, key: &[u8], locks: Arc<Requests>) -> Result<(String, Pending)> {
-    let (QueuePlace { tenant, key, class, order_us }, id) =
-        keys.parse_pending(key).ok_or_else(|| corrupt("pending key", "no place in a queue"))?;
+    let (QueuePlace { tenant, key, class, order_us }, id) = keys.parse_pending(key)?;
     Ok((tenant, Pending { id, order_us, key: key.map(SortKey::get), class, locks }))
-}
-
-/// A part of a count.
-#[derive(Debug)]
-pub struct CountPage {
-    /// How many jobs were counted.
-    pub count: usize,
-    /// Where to continue; `None` at the end.
-    pub next: Option<Bytes>,
-}
-
-/// Counts up to `limit` pending jobs of a type and a tenant, from `from` or from the first one. Adds no read conflict.
-pub async fn count_page(
-    tx: &Transaction,
-    keys: &Keyspace,
-    (job_type, tenant): (&str, &str),
-    from: Option<Bytes>,
-    limit: usize,
-) -> Result<CountPage> {
-    let (begin, end) = keys.pending_of(job_type, tenant);
-    let rows = read_queue(tx, (from.unwrap_or(begin), end), limit).await?;
-    let last = rows.last().filter(|_| rows.len() == limit);
-    Ok(CountPage { count: rows.len(), next: last.map(|(key, _)| turnwise_store::key::successor(key)) })
 }
 
 /// How many pending jobs a tenant has; counts up to `most`. Adds no read conflict.
@@ -393,7 +342,7 @@ pub async fn count_pending(
     tenant: &str,
     most: usize,
 ) -> Result<usize> {
-    Ok(count_page(tx, keys, (job_type, tenant), None, most).await?.count)
+    Ok(reads::rows(tx, keys.pending_of(job_type, tenant), most).await?.len())
 }
 
 /// How many jobs are before a pending one in its tenant's queue; counts up to `most`. Adds no read conflict.
@@ -411,17 +360,11 @@ pub async fn rank(tx: &Transaction, keys: &Keyspace, job: &Job, most: usize) -> 
         (false, 1..) => ((begin, own), Some((keyed, end))),
         _ => ((begin, own), None),
     };
-    let before = read_queue(tx, first, most).await?.len();
+    let before = reads::rows(tx, first, most).await?.len();
     match second.filter(|_| before < most) {
-        Some(range) => Ok(before + read_queue(tx, range, most - before).await?.len()),
+        Some(range) => Ok(before + reads::rows(tx, range, most - before).await?.len()),
         None => Ok(before),
     }
-}
-
-/// The rows of a range, up to `limit` of them.
-async fn read_queue(tx: &Transaction, (begin, end): KeyRange, limit: usize) -> Result<Vec<(Bytes, Bytes)>> {
-    let read = RangeRead { begin, end, limit, reverse: false };
-    Ok(tx.range_with(read, Isolation::Snapshot).await?)
 }
 
 /// Sorts a pending job by a key, or by its time alone, and returns whether that was a change. Does nothing to a job that is

@@ -1,25 +1,25 @@
 //! The types of jobs.
 
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use bytes::Bytes;
+use turnwise_store::Transaction;
 
-use crate::error::{Result, corrupt};
+use crate::error::Result;
 use crate::keyspace::Keyspace;
+use crate::reads::groups;
 
-/// The same for the types after `after`.
+/// Up to `limit` job types that have jobs, in order, after the type `after` if given. One read per type.
 pub async fn types_after(
     tx: &Transaction,
     keys: &Keyspace,
     after: Option<&str>,
     limit: usize,
 ) -> Result<Vec<String>> {
-    let mut types: Vec<String> = Vec::new();
-    while types.len() < limit {
-        // The first job after the last type: one row read per type, however many jobs it has.
-        let (begin, end) = keys.jobs_of_types_after(types.last().map(String::as_str).or(after));
-        let read = RangeRead { begin, end, limit: 1, reverse: false };
-        let rows = tx.range_with(read, Isolation::Snapshot).await?;
-        let Some((key, _)) = rows.first() else { break };
-        types.push(keys.parse_job_type(key).ok_or_else(|| corrupt("job key", "not a tuple of three"))?);
-    }
-    Ok(types)
+    let (first, end) = keys.all_jobs();
+    let begin = after.map_or(first, |after| keys.jobs(after).1);
+    let of_job = |key: &Bytes| {
+        let (job_type, _) = keys.parse_any_job(key)?;
+        let (_, end) = keys.jobs(&job_type);
+        Ok((job_type, end))
+    };
+    groups(tx, (begin, end), limit, of_job).await
 }

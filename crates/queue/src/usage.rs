@@ -5,14 +5,14 @@
 //! read. A row holds the charger's total, so it only grows, and readers compute what is new since their last read. A charger
 //! that is gone leaves its rows, which count until their usage has decayed.
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::Transaction;
 
-use crate::error::corrupt;
-use crate::keyspace::KeyRange;
-use crate::rows::{decode, encode};
+use crate::encoding::{decode, encode};
+use crate::keyspace::behind;
 use crate::workers::{self, Worker};
-use crate::{Keyspace, Result, nodes};
+use crate::{Keyspace, Result, nodes, reads};
 
 /// What one charger has charged to one tenant.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -92,22 +92,6 @@ pub struct Boost {
     pub interval_us: i64,
 }
 
-/// Up to `limit` rows of a type by tenant and charger, after the row of `after` if given: tenant, charger, what it has
-/// charged. Adds no read conflict.
-pub async fn of_type(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job_type: &str,
-    after: Option<(&str, &str)>,
-    limit: usize,
-) -> Result<Vec<(String, String, Charged)>> {
-    let (mut begin, end) = keys.usage(job_type);
-    if let Some((tenant, charger)) = after {
-        begin = turnwise_store::key::successor(&keys.usage_entry(job_type, tenant, charger));
-    }
-    read_rows(tx, keys, (begin, end), limit).await
-}
-
 /// Calls `each` with every row of a type, after the row of `after` if given: tenant, charger, what it has charged. Reads `page` rows at a
 /// time, and stops after `most`: then it returns the tenant and the charger of the last row. Adds no read conflict.
 pub async fn each_of_type(
@@ -115,22 +99,17 @@ pub async fn each_of_type(
     keys: &Keyspace,
     job_type: &str,
     after: Option<(&str, &str)>,
-    (page, most): (usize, usize),
+    bounds: (usize, usize),
     mut each: impl FnMut(String, String, Charged),
 ) -> Result<Option<(String, String)>> {
-    let mut last = after.map(|(tenant, charger)| (tenant.to_owned(), charger.to_owned()));
-    let mut read = 0;
-    loop {
-        let after = last.as_ref().map(|(tenant, charger)| (tenant.as_str(), charger.as_str()));
-        let rows = of_type(tx, keys, job_type, after, page).await?;
-        read += rows.len();
-        let is_end = rows.len() < page;
-        last = rows.last().map(|(tenant, charger, _)| (tenant.clone(), charger.clone()));
-        rows.into_iter().for_each(|(tenant, charger, charged)| each(tenant, charger, charged));
-        if is_end || read >= most {
-            return Ok(last.filter(|_| !is_end));
-        }
-    }
+    let after = after.map(|(tenant, charger)| keys.usage_entry(job_type, tenant, charger));
+    let read = |key: &Bytes, value: &Bytes| {
+        let (tenant, charger) = keys.parse_usage(key)?;
+        each(tenant, charger, decode("usage row", value)?);
+        Ok(())
+    };
+    let last = reads::each(tx, behind(keys.usage(job_type), after), bounds, read).await?;
+    Ok(last.map(|last| keys.parse_usage(&last)).transpose()?)
 }
 
 /// The rows of one tenant, the first [`MAX_CHARGERS`] of them: charger, what it has charged. Adds no read conflict.
@@ -140,28 +119,12 @@ pub async fn of_tenant(
     job_type: &str,
     tenant: &str,
 ) -> Result<Vec<(String, Charged)>> {
-    let rows = read_rows(tx, keys, keys.usage_of(job_type, tenant), MAX_CHARGERS).await?;
-    Ok(rows.into_iter().map(|(_, charger, charged)| (charger, charged)).collect())
+    let read = |key: &Bytes, value: &Bytes| Ok((keys.parse_usage(key)?.1, decode("usage row", value)?));
+    reads::list(tx, keys.usage_of(job_type, tenant), MAX_CHARGERS, read).await
 }
 
 /// The most rows of one tenant that are read. The rows of dead chargers are cleared once they have decayed.
 pub const MAX_CHARGERS: usize = 10_000;
-
-async fn read_rows(
-    tx: &Transaction,
-    keys: &Keyspace,
-    (begin, end): KeyRange,
-    limit: usize,
-) -> Result<Vec<(String, String, Charged)>> {
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    rows.iter()
-        .map(|(key, value)| {
-            let (tenant, charger) =
-                keys.parse_usage(key).ok_or_else(|| corrupt("usage key", "not a tuple of four"))?;
-            Ok((tenant, charger, decode("usage row", value)?))
-        })
-        .collect()
-}
 
 /// Writes the total that `charger` has charged to a tenant. It also reads the row, so that a late write conflicts with a
 /// newer one. Its repetition finds a larger total, and changes nothing.
@@ -175,11 +138,10 @@ pub async fn write(
 ) -> Result<()> {
     debug_assert_eq!(charged.problem(), None, "{charger} charges {tenant}");
     let row = keys.usage_entry(job_type, tenant, charger);
-    if let Some(value) = tx.get(&row).await? {
-        let stored: Charged = decode("usage row", &value)?;
-        if (stored.service_us, stored.virtual_us) > (charged.service_us, charged.virtual_us) {
-            return Ok(());
-        }
+    if let Some(stored) = reads::value::<Charged>(tx, &row, "usage row").await?
+        && (stored.service_us, stored.virtual_us) > (charged.service_us, charged.virtual_us)
+    {
+        return Ok(());
     }
     Ok(tx.set(row, encode(charged))?)
 }
@@ -221,10 +183,7 @@ pub async fn forget(
 
 /// How far the keys of a type have been lifted; `None` if no worker sorts by keys.
 pub async fn read_boost(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Option<Boost>> {
-    match tx.get(&keys.boost(job_type)).await? {
-        Some(value) => decode("boost row", &value).map(Some),
-        None => Ok(None),
-    }
+    reads::value(tx, &keys.boost(job_type), "boost row").await
 }
 
 /// Writes how far the keys of a type have been lifted. The caller has read it in the same transaction.

@@ -15,16 +15,15 @@
 
 use std::fmt;
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::Transaction;
 
 use crate::error::corrupt;
 use crate::events::{self, Filter, JobEvent};
 use crate::keyspace::webhooks::WebhookRow;
 use crate::rows::{decode, encode};
-use crate::{Claim, End, Error, Job, JobSpec, Keyspace, NewJob, Place, Result, jobs};
+use crate::{Claim, End, Error, Job, JobSpec, Keyspace, NewJob, Place, Result, jobs, reads};
 
 /// The type of the jobs that deliver.
 pub const JOB_TYPE: &str = "webhook";
@@ -141,26 +140,23 @@ pub struct Progress {
 
 /// A webhook, if it exists.
 pub async fn get(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Option<Webhook>> {
-    let value = tx.get(&keys.webhook(id)).await?;
-    value.map(|value| read(id, &value)).transpose()
+    let webhook: Option<Webhook> = reads::value(tx, &keys.webhook(id), "webhook").await?;
+    Ok(webhook.map(|webhook| Webhook { id: id.to_owned(), ..webhook }))
 }
 
 /// How far a webhook is.
 pub async fn progress(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Progress> {
-    let value = tx.get(&keys.webhook_progress(id)).await?;
-    value.map_or_else(|| Ok(Progress::default()), |value| decode("progress of a webhook", &value))
+    Ok(reads::value(tx, &keys.webhook_progress(id), "progress of a webhook").await?.unwrap_or_default())
 }
 
 /// All webhooks, by id, each with its progress. Adds no read conflict.
 pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<(Webhook, Progress)>> {
-    let (begin, end) = keys.webhooks();
-    let read_all = RangeRead { begin, end, limit: MAX_WEBHOOKS * ROWS, reverse: false };
     let mut webhooks: Vec<(Webhook, Progress)> = Vec::new();
-    for (key, value) in tx.range_with(read_all, Isolation::Snapshot).await? {
-        let parsed =
-            keys.parse_webhook(&key).ok_or_else(|| corrupt("webhook key", "not a tuple of two or three"))?;
-        match (parsed, webhooks.last_mut()) {
-            ((id, WebhookRow::Itself), _) => webhooks.push((read(&id, &value)?, Progress::default())),
+    for (key, value) in reads::rows(tx, keys.webhooks(), MAX_WEBHOOKS * ROWS).await? {
+        match (keys.parse_webhook(&key)?, webhooks.last_mut()) {
+            ((id, WebhookRow::Itself), _) => {
+                webhooks.push((Webhook { id, ..decode("webhook", &value)? }, Progress::default()));
+            }
             ((id, WebhookRow::Progress), Some((webhook, progress))) if webhook.id == id => {
                 *progress = decode("progress of a webhook", &value)?;
             }
@@ -171,12 +167,6 @@ pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<(Webhook, Pro
         }
     }
     Ok(webhooks)
-}
-
-fn read(id: &str, value: &Bytes) -> Result<Webhook> {
-    let mut webhook: Webhook = decode("webhook", value)?;
-    id.clone_into(&mut webhook.id);
-    Ok(webhook)
 }
 
 /// Writes a webhook, new or in place of the one with its id. Adds its job if it is enabled, and cancels it otherwise. A new one
@@ -218,10 +208,7 @@ pub async fn put(tx: &Transaction, keys: &Keyspace, webhook: &Webhook, now_us: i
 
 /// Cancels the job of a webhook that delivers no longer, if it has one.
 async fn stop(tx: &Transaction, keys: &Keyspace, id: &str, now_us: i64) -> Result<()> {
-    match jobs::cancel(tx, keys, JOB_TYPE, id, now_us).await {
-        Ok(_) | Err(Error::NotFound) => Ok(()),
-        Err(error) => Err(error),
-    }
+    if_there(jobs::cancel(tx, keys, JOB_TYPE, id, now_us).await)
 }
 
 async fn check_room(tx: &Transaction, keys: &Keyspace, webhook: &Webhook) -> Result<()> {
@@ -256,8 +243,13 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<bool>
 }
 
 async fn remove_job(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<()> {
-    match jobs::remove(tx, keys, JOB_TYPE, id).await {
-        Ok(()) | Err(Error::NotFound) => Ok(()),
+    if_there(jobs::remove(tx, keys, JOB_TYPE, id).await)
+}
+
+/// Whether a change of a job failed, which may not exist.
+fn if_there<T>(changed: Result<T>) -> Result<()> {
+    match changed {
+        Ok(_) | Err(Error::NotFound) => Ok(()),
         Err(error) => Err(error),
     }
 }

@@ -1,8 +1,12 @@
 //! What is stored about a worker.
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use turnwise_store::Transaction;
 
+use crate::encoding::decode;
 use crate::nodes::NodeOptions;
+use crate::{Keyspace, Result, reads};
 
 /// Whether a worker takes new jobs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -92,6 +96,19 @@ impl Worker {
             node_options: None,
         }
     }
+}
+
+/// Up to `limit` registered workers of a type, sorted by id. Adds no read conflict.
+pub(crate) async fn list(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    limit: usize,
+) -> Result<Vec<Worker>> {
+    let read = |key: &Bytes, value: &Bytes| {
+        Ok(Worker { id: keys.parse_worker(key)?, ..decode("worker row", value)? })
+    };
+    reads::list(tx, keys.workers(job_type), limit, read).await
 }
 
 /// A worker's heartbeat. Its watcher measures on its own clock how long the counter stays the same. `seen_us` only shows how

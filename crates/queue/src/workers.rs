@@ -2,20 +2,21 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use serde::Deserialize;
-use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::claims::{RevocationCause, take_back};
 use crate::error::corrupt;
-use crate::keyspace::KeyRange;
+use crate::keyspace::{KeyRange, behind};
 use crate::locks::Held;
+use crate::reads::{self, groups};
 use crate::rows::{decode, encode, read_job};
 use crate::spec::{MAX_TYPE_BYTES, check_name};
 use crate::trace::TraceContext;
 use crate::worker_row::Mode;
 pub use crate::worker_row::{Bounds, DEFAULT_HEALTH_TIMEOUT_US, Health, Worker};
-use crate::{Claim, Context, Error, Job, Keyspace, Result, claims};
+use crate::{Claim, Context, Error, Job, Keyspace, Result, claims, worker_row};
 
 /// The most workers that a listing reads.
 const MAX_WORKERS: usize = 10_000;
@@ -101,18 +102,13 @@ pub async fn health(
     job_type: &str,
     worker: &str,
 ) -> Result<Option<Health>> {
-    match tx.get(&keys.health(job_type, worker)).await? {
-        Some(value) => decode("health row", &value).map(Some),
-        None => Ok(None),
-    }
+    reads::value(tx, &keys.health(job_type, worker), "health row").await
 }
 
 /// One registered worker.
 pub async fn get(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<Option<Worker>> {
-    let Some(value) = tx.get(&keys.worker(job_type, worker)).await? else { return Ok(None) };
-    let mut row: Worker = decode("worker row", &value)?;
-    worker.clone_into(&mut row.id);
-    Ok(Some(row))
+    let row: Option<Worker> = reads::value(tx, &keys.worker(job_type, worker), "worker row").await?;
+    Ok(row.map(|row| Worker { id: worker.to_owned(), ..row }))
 }
 
 /// Up to `limit` workers that follow `worker` in the order of ids, closed to a ring, without `worker` itself. They include
@@ -124,10 +120,10 @@ pub async fn neighbours(
     worker: &str,
     limit: usize,
 ) -> Result<Vec<(String, Health)>> {
-    let (begin, end) = keys.healths(job_type);
     let own = keys.health(job_type, worker);
-    let mut ring = read_healths(tx, keys, (successor(&own), end), limit).await?;
-    let wrapped = read_healths(tx, keys, (begin, own), limit - ring.len()).await?;
+    let all = keys.healths(job_type);
+    let mut ring = read_healths(tx, keys, behind(all.clone(), Some(own.clone())), limit).await?;
+    let wrapped = read_healths(tx, keys, (all.0, own), limit - ring.len()).await?;
     ring.extend(wrapped);
     Ok(ring)
 }
@@ -141,27 +137,18 @@ pub async fn healths(
     after: Option<&str>,
     limit: usize,
 ) -> Result<Vec<(String, Health)>> {
-    let (mut begin, end) = keys.healths(job_type);
-    if let Some(after) = after {
-        begin = successor(&keys.health(job_type, after));
-    }
-    read_healths(tx, keys, (begin, end), limit).await
+    let after = after.map(|after| keys.health(job_type, after));
+    read_healths(tx, keys, behind(keys.healths(job_type), after), limit).await
 }
 
 async fn read_healths(
     tx: &Transaction,
     keys: &Keyspace,
-    (begin, end): KeyRange,
+    range: KeyRange,
     limit: usize,
 ) -> Result<Vec<(String, Health)>> {
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    rows.into_iter()
-        .map(|(key, value)| {
-            let (_, worker) =
-                keys.parse_health(&key).ok_or_else(|| corrupt("health key", "not a tuple of three"))?;
-            Ok((worker, decode("health row", &value)?))
-        })
-        .collect()
+    let read = |key: &Bytes, value: &Bytes| Ok((keys.parse_health(key)?.1, decode("health row", value)?));
+    reads::list(tx, range, limit, read).await
 }
 
 /// Up to `limit` workers of all types, each with its type, in the order of types and ids, after the worker `after` if given.
@@ -172,71 +159,35 @@ pub async fn all_healths(
     after: Option<(&str, &str)>,
     limit: usize,
 ) -> Result<Vec<(String, String, Health)>> {
-    let (mut begin, end) = keys.all_healths();
-    if let Some((job_type, worker)) = after {
-        begin = successor(&keys.health(job_type, worker));
-    }
-    let rows = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    rows.into_iter()
-        .map(|(key, value)| {
-            let (job_type, worker) =
-                keys.parse_health(&key).ok_or_else(|| corrupt("health key", "not a tuple of three"))?;
-            Ok((job_type, worker, decode("health row", &value)?))
-        })
-        .collect()
+    let after = after.map(|(job_type, worker)| keys.health(job_type, worker));
+    let read = |key: &Bytes, value: &Bytes| {
+        let (job_type, worker) = keys.parse_health(key)?;
+        Ok((job_type, worker, decode("health row", value)?))
+    };
+    reads::list(tx, behind(keys.all_healths(), after), limit, read).await
 }
 
-/// Up to `limit` job types that have workers, or workers whose removal is not complete. One read per type.
-pub async fn types(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Vec<String>> {
-    types_after(tx, keys, None, limit).await
-}
-
-/// The same for the types after `after`.
+/// Up to `limit` job types that have workers, or workers whose removal is not complete, after the type `after` if given. One read per
+/// type.
 pub async fn types_after(
     tx: &Transaction,
     keys: &Keyspace,
     after: Option<&str>,
     limit: usize,
 ) -> Result<Vec<String>> {
-    let (mut begin, end) = keys.all_healths();
-    if let Some(after) = after {
-        (_, begin) = keys.healths(after);
-    }
-    let mut types = Vec::new();
-    while types.len() < limit {
-        let read = RangeRead { begin, end: end.clone(), limit: 1, reverse: false };
-        let rows = tx.range_with(read, Isolation::Snapshot).await?;
-        let Some((key, _)) = rows.first() else { break };
-        let (job_type, _) =
-            keys.parse_health(key).ok_or_else(|| corrupt("health key", "not a tuple of three"))?;
-        (_, begin) = keys.healths(&job_type);
-        types.push(job_type);
-    }
-    Ok(types)
+    let (first, end) = keys.all_healths();
+    let begin = after.map_or(first, |after| keys.healths(after).1);
+    let of_worker = |key: &Bytes| {
+        let (job_type, _) = keys.parse_health(key)?;
+        let (_, end) = keys.healths(&job_type);
+        Ok((job_type, end))
+    };
+    groups(tx, (begin, end), limit, of_worker).await
 }
 
 /// All registered workers of a type, sorted by id. Adds no read conflict.
 pub async fn list(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Vec<Worker>> {
-    read_workers(tx, keys, job_type, MAX_WORKERS).await
-}
-
-async fn read_workers(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job_type: &str,
-    limit: usize,
-) -> Result<Vec<Worker>> {
-    let (begin, end) = keys.workers(job_type);
-    let read = RangeRead { begin, end, limit, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    rows.into_iter()
-        .map(|(key, value)| {
-            let mut worker: Worker = decode("worker row", &value)?;
-            worker.id =
-                keys.parse_worker(&key).ok_or_else(|| corrupt("worker key", "not a tuple of four"))?;
-            Ok(worker)
-        })
-        .collect()
+    worker_row::list(tx, keys, job_type, MAX_WORKERS).await
 }
 
 /// The workers of a type as they see each other, by the names under which they contend and charge. Workers that claim for
@@ -272,7 +223,7 @@ pub async fn contenders(
     job_type: &str,
     limit: usize,
 ) -> Result<Contenders> {
-    Ok(Contenders::of(&read_workers(tx, keys, job_type, limit).await?))
+    Ok(Contenders::of(&worker_row::list(tx, keys, job_type, limit).await?))
 }
 
 /// The name of a node that claims jobs for external workers, among [`contenders`].
@@ -363,7 +314,7 @@ pub async fn remove_some(context: Context<'_>, worker: &str, why: Removal, limit
     if is_first {
         tx.prove_arrivals(proof);
     }
-    let ids: Vec<String> = rows.iter().filter_map(|(key, _)| Some(keys.parse_active(key)?.1)).collect();
+    let ids: Vec<String> = rows.iter().filter_map(|(key, _)| Some(keys.parse_active(key).ok()?.1)).collect();
     claims::prefetch_ends(tx, keys, job_type, ids.iter().map(|id| (id.as_str(), worker))).await?;
     let mut done = rows.len() < limit;
     let mut given_back = Vec::with_capacity(rows.len());
@@ -372,7 +323,7 @@ pub async fn remove_some(context: Context<'_>, worker: &str, why: Removal, limit
             done = false;
             break;
         }
-        let (_, id) = keys.parse_active(&key).ok_or_else(|| corrupt("active key", "not a tuple of five"))?;
+        let (_, id) = keys.parse_active(&key)?;
         let Some(mut job) = read_job(tx, keys, job_type, &id).await? else {
             return Err(corrupt("active row", "has no job record"));
         };
@@ -380,7 +331,7 @@ pub async fn remove_some(context: Context<'_>, worker: &str, why: Removal, limit
             return Err(corrupt("active row", "its job has another claim"));
         };
         // The job's locks and places in buckets are cleared in the same step.
-        let locks = job.held().map_or(0, Held::len);
+        let locks = job.held().map_or(0, Held::count);
         let buckets = job.buckets().len();
         if n > 0 && !tx.has_room_for(locks + 3 * buckets + ROWS_GIVEN_BACK, 2 * buckets + ROWS_GIVEN_BACK) {
             done = false;
@@ -405,8 +356,7 @@ async fn last_seen_us(
     job_type: &str,
     worker: &str,
 ) -> Result<Option<i64>> {
-    match tx.get_with(&keys.health(job_type, worker), Isolation::Snapshot).await? {
-        Some(value) => Ok(Some(decode::<Health>("health row", &value)?.seen_us)),
-        None => Ok(None),
-    }
+    let row = keys.health(job_type, worker);
+    let health: Option<Health> = reads::value_with(tx, &row, "health row", Isolation::Snapshot).await?;
+    Ok(health.map(|health| health.seen_us))
 }

@@ -296,7 +296,8 @@ async fn the_types_of_all_jobs_are_listed() {
     for (job_type, id) in [("mail", "1"), ("mail", "2"), ("a", "1"), ("video", "1")] {
         world.add(&NewJob::new(job_type, id, json("{}")), 5).await;
     }
-    let types = async |limit| world.run(async |tx, keys| jobs::types(tx, keys, limit).await).await;
+    let types =
+        async |limit| world.run(async |tx, keys| jobs::types_after(tx, keys, None, limit).await).await;
     assert_eq!(types(10).await, ["a", "mail", "video"]);
     assert_eq!(types(2).await, ["a", "mail"]);
 }

@@ -409,7 +409,7 @@ async fn several_locks_are_taken_one_after_the_other_in_their_order() {
     );
     world.done("holder", &holder).await;
     assert_eq!(world.request("a", &claim, &all, 12).await.unwrap(), Asked::Granted);
-    assert_eq!(world.get("a").await.held().unwrap().len(), 5);
+    assert_eq!(world.get("a").await.held().unwrap().count(), 5);
 }
 
 #[tokio::test]

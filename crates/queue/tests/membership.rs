@@ -125,7 +125,8 @@ async fn heartbeats_are_paged_and_types_are_listed() {
     };
     assert_eq!(page(None, 2).await, ["a", "b"]);
     assert_eq!(page(Some("b"), 2).await, ["c"]);
-    let types = async |limit| world.run(async |tx, keys| workers::types(tx, keys, limit).await).await;
+    let types =
+        async |limit| world.run(async |tx, keys| workers::types_after(tx, keys, None, limit).await).await;
     assert_eq!(types(9).await, ["other", T]);
     assert_eq!(types(1).await, ["other"]);
 }

@@ -11,7 +11,7 @@ use crate::common::{T, json};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::jobs::{self, Added};
 use turnwise_queue::usage::{self, Boost, Charged};
-use turnwise_queue::{Claim, Context, Error, NODE_TYPE, NewJob, State, tenants, workers};
+use turnwise_queue::{Claim, Context, Error, Keyspace, NODE_TYPE, NewJob, State, tenants, workers};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{
     Changes, Engine, Error as StoreError, KeyValue, Limits, RangeRead, Snapshot, Store, Transaction,
@@ -20,6 +20,20 @@ use turnwise_store::{
 
 fn new(id: &str, tenant: &str) -> NewJob {
     NewJob::new(T, id, json("{}")).with(|spec| spec.tenant = tenant.into())
+}
+
+/// Up to `limit` tenants that may have pending jobs, each with the stamp of its latest one.
+async fn waiting(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> turnwise_queue::Result<Vec<(String, Versionstamp)>> {
+    let mut waiting = Vec::new();
+    let each = |tenant, stamp| waiting.push((tenant, stamp));
+    tenants::each_waiting(tx, keys, job_type, after, (limit, limit), each).await?;
+    Ok(waiting)
 }
 
 type World = crate::common::World<Tenants>;
@@ -53,7 +67,7 @@ impl World {
     }
 
     async fn waiting(&self) -> Vec<String> {
-        let waiting = self.run(async |tx, keys| tenants::waiting(tx, keys, T, None, 9).await).await;
+        let waiting = self.run(async |tx, keys| waiting(tx, keys, T, None, 9).await).await;
         waiting.into_iter().map(|(tenant, _)| tenant).collect()
     }
 }
@@ -69,7 +83,7 @@ async fn each_tenant_has_a_queue_in_the_order_of_time() {
     assert_eq!(world.front("y").await, ["a"]);
     // A tenant whose name starts with another tenant's name gets none of its jobs.
     assert_eq!(world.front("x y").await, ["d"]);
-    let rest = world.run(async |tx, keys| tenants::waiting(tx, keys, T, Some("x"), 1).await).await;
+    let rest = world.run(async |tx, keys| waiting(tx, keys, T, Some("x"), 1).await).await;
     assert_eq!(rest.iter().map(|(tenant, _)| tenant).collect::<Vec<_>>(), ["x y"]);
 }
 
@@ -77,7 +91,7 @@ async fn each_tenant_has_a_queue_in_the_order_of_time() {
 async fn the_stamp_of_a_tenant_changes_with_each_job_that_becomes_pending() {
     let world = World::new().await;
     let stamp = async || {
-        let waiting = world.run(async |tx, keys| tenants::waiting(tx, keys, T, None, 9).await).await;
+        let waiting = world.run(async |tx, keys| waiting(tx, keys, T, None, 9).await).await;
         waiting[0].1
     };
     world.add("a", "x", 1).await;
@@ -219,7 +233,7 @@ async fn releasing_jobs_returns_their_tenants() {
         .run(async |tx, keys| {
             let delayed = claims::release_due(tx, keys, T, 50, 9, |_| true).await?;
             // Their stamps are not known yet; they must be read earlier.
-            let waiting = tenants::waiting(tx, keys, T, None, 9).await;
+            let waiting = waiting(tx, keys, T, None, 9).await;
             assert!(matches!(waiting, Err(Error::Store(StoreError::Misuse(_)))), "{waiting:?}");
             // Their rows are known.
             let front = tenants::front(tx, keys, T, "x", 9).await?;
@@ -350,7 +364,7 @@ async fn prop_a_pending_job_is_always_found() {
             let (pending, waiting) = world
                 .unchecked(async |tx, keys| {
                     let pending = tx.range(&everything, 9).await?.len();
-                    Ok((pending, tenants::waiting(tx, keys, job_type, None, 9).await?.len()))
+                    Ok((pending, waiting(tx, keys, job_type, None, 9).await?.len()))
                 })
                 .await
                 .unwrap();
@@ -373,11 +387,14 @@ async fn a_charge_stays_until_it_is_cleared() {
         world.run(async |tx, keys| usage::write(tx, keys, T, tenant, charger, &charged(us)).await).await;
     }
     let of_type = async |after, limit| {
-        let rows = world.run(async |tx, keys| usage::of_type(tx, keys, T, after, limit).await).await;
-        let row = |(tenant, charger, row): (String, String, Charged)| {
-            format!("{tenant} {charger} {}", row.service_us)
+        let read = async |tx: &Transaction, keys: &Keyspace| {
+            let mut rows = Vec::new();
+            let each = |tenant: String, charger: String, row: Charged| {
+                rows.push(format!("{tenant} {charger} {}", row.service_us));
+            };
+            usage::each_of_type(tx, keys, T, after, (limit, limit), each).await.map(|_| rows)
         };
-        rows.into_iter().map(row).collect::<Vec<_>>()
+        world.run(read).await
     };
     assert_eq!(of_type(None, 9).await, ["x v 2", "x w 10", "y w 3"]);
     assert_eq!(of_type(None, 1).await, ["x v 2"]);

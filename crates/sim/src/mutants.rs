@@ -54,7 +54,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "membership_read_without_conflict",
         file: "crates/queue/src/claims.rs",
         find: "    match tx.get(&keys.worker(job_type, worker)).await? {\n        Some(value) => membership(",
-        replace: "    match tx.get_with(&keys.worker(job_type, worker), Isolation::Snapshot).await? {\n        Some(value) => membership(",
+        replace: "    match tx.get_with(&keys.worker(job_type, worker), turnwise_store::Isolation::Snapshot).await? {\n        Some(value) => membership(",
         why: "A claim that is made while its worker is removed survives the removal.",
     },
     Mutant {
@@ -67,8 +67,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "no_requeue_at_removal",
         file: "crates/queue/src/claims.rs",
-        find: "            move_to(tx, keys, job, Place::Crashing { until_us })?;\n",
-        replace: "            job.place = Place::Crashing { until_us };\n",
+        find: "    conclude(context, job, &run, &kind, to).await\n",
+        replace: "    job.place = to;\n    write_job(tx, keys, job)\n",
         why: "The jobs of a dead worker are in no queue.",
     },
     Mutant {
@@ -81,8 +81,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "delay_lost_with_the_worker",
         file: "crates/queue/src/claims.rs",
-        find: "        _ if again => run_again(tx, keys, job, &run.next, now_us)?,\n        EventKind::Cancelled => end_cancelled(tx, keys, job, run.next)?,",
-        replace: "        _ if again && run.next.unmet == 0 => move_to(tx, keys, job, Place::pending(now_us))?,\n        _ if again => run_again(tx, keys, job, &run.next, now_us)?,\n        EventKind::Cancelled => end_cancelled(tx, keys, job, run.next)?,",
+        find: "        _ if again => {\n            job.attempts = 0;\n",
+        replace: "        _ if again && run.next.unmet == 0 && job.ended_claim.as_ref() != Some(&run.claim) => {\n            move_to(tx, keys, job, Place::pending(now_us))?;\n        }\n        _ if again => {\n            job.attempts = 0;\n",
         why: "A job that was added again for later runs immediately when its worker is lost.",
     },
     Mutant {
@@ -151,8 +151,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "resubmit_forgotten",
         file: "crates/queue/src/claims.rs",
-        find: "    let again = run.then == Then::Again;\n    let kind = match ending {",
-        replace: "    let again = false;\n    let kind = match ending {",
+        find: "    let again = run.then == Then::Again;\n    let end = end_of",
+        replace: "    let again = false;\n    let end = end_of",
         why: "A job that was added again while it ran does not run again.",
     },
     Mutant {
@@ -250,14 +250,14 @@ pub const MUTANTS: &[Mutant] = &[
         name: "charges_forgotten_at_removal",
         file: "crates/queue/src/workers.rs",
         find: "        tx.clear(keys.claim_number(job_type, worker))?;",
-        replace: "        tx.clear(keys.claim_number(job_type, worker))?;\n        for (tenant, charger, _) in crate::usage::of_type(tx, keys, job_type, None, 1_000).await? {\n            if charger == worker {\n                tx.clear(keys.usage_entry(job_type, &tenant, &charger))?;\n            }\n        }",
+        replace: "        tx.clear(keys.claim_number(job_type, worker))?;\n        let mut rows = Vec::new();\n        let each = |tenant: String, charger: String, _| rows.push((tenant, charger));\n        crate::usage::each_of_type(tx, keys, job_type, None, (1_000, 1_000), each).await?;\n        for (tenant, charger) in rows {\n            if charger == worker {\n                tx.clear(keys.usage_entry(job_type, &tenant, &charger))?;\n            }\n        }",
         why: "The charges of a dead worker are lost, and its tenants get more than their share.",
     },
     Mutant {
         name: "rotated_job_not_pending_again",
         file: "crates/queue/src/claims.rs",
-        find: "        _ => wait_again(tx, keys, &mut job, &run.next, now_us)?,",
-        replace: "        _ => move_to(tx, keys, &mut job, Place::Ended(End::Completed))?,",
+        find: "        Ending::Stopped | Ending::Completed(_) | Ending::Failed(_) => wait_again(&job, &run.next, now_us),",
+        replace: "        Ending::Stopped | Ending::Completed(_) | Ending::Failed(_) => Place::Ended(End::Completed),",
         why: "A preempted job never continues.",
     },
     Mutant {
@@ -603,8 +603,8 @@ pub const LOCK_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "waiting_runs_are_passed",
         file: "crates/queue/src/locks/search.rs",
-        find: "before(own) && (waiter.inside || !inside)",
-        replace: "before(own) && waiter.inside && !inside",
+        find: "before(own) && (is_inside || !holds)",
+        replace: "before(own) && is_inside && !holds",
         why: "A run that waits for a lock is overtaken by runs that request it later.",
     },
     Mutant {
@@ -642,7 +642,7 @@ pub const ELIGIBILITY_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "rest_of_a_group_untold",
         file: "crates/queue/src/dependencies.rs",
-        find: "            false => leave_unsettled(tx, keys, &group)?,",
+        find: "            false => leave_unsettled(tx, keys, &group, outcome)?,",
         replace: "            false => {}",
         why: "If many jobs wait for one job, only the first ones learn of its end.",
     },
@@ -670,8 +670,8 @@ pub const ELIGIBILITY_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "lost_end_untold",
         file: "crates/queue/src/claims.rs",
-        find: "    if let Some(outcome) = outcome {\n        dependencies::settle_ended(tx, keys, job, outcome, now_us).await?;\n    }\n    write_job(tx, keys, job)\n",
-        replace: "    write_job(tx, keys, job)\n",
+        find: "    if let Some(end) = end {\n",
+        replace: "    if let Some(end) = end.filter(|_| job.ended_claim.as_ref() == Some(&run.claim)) {\n",
         why: "A job that waits for a cancelled job, whose worker then died, waits for ever.",
     },
     Mutant {

@@ -240,16 +240,9 @@ impl<'a> Books<'a> {
             | Row::Replication(..)
             | Row::Unresolved(..)
             | Row::FilterCheck(..) => self.enter_document(&row, value)?,
-            Row::Counts(..) | Row::CountsGuard | Row::History(..) => {}
-            Row::EventIn | Row::EventWake | Row::Events(_) | Row::EventHead => {}
-            Row::EventRecording | Row::EventNode(_) => {}
-            Row::Usage(..) | Row::Boost(_) | Row::Clock | Row::Roomy(..) => {}
-            Row::LockWake | Row::UnsettledWake | Row::UnwatchedWake(_) | Row::UnresolvedWake => {}
-            Row::Format | Row::ServerUuid | Row::Config(..) | Row::ConfigStamp => {}
-            Row::Filter(_) | Row::FilterStamp | Row::NodeMode(_) => {}
-            Row::User(_) | Row::Token(_) | Row::TokenUse(_) | Row::Bulk(_) | Row::BulkWake => {}
-            Row::SessionKey | Row::IdentityStamp | Row::Fleet(_) | Row::Webhook(_) | Row::WebhookStamp => {}
-            Row::Unsettled(..) | Row::RateGuard(_) | Row::AfterGuard | Row::Unmarked(_) => {}
+            Row::Counts(..) | Row::Usage(..) | Row::Boost(_) | Row::Clock => {}
+            Row::Filter(_) | Row::Roomy(..) | Row::Unmarked(_) | Row::Unsettled(..) => {}
+            Row::Stamp | Row::Secret | Row::Other => {}
         }
         Ok(())
     }

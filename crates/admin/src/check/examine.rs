@@ -239,7 +239,7 @@ impl Examiner {
         }
         let (mut begin, end) = keys.limited_in(bucket);
         while let [(first, _)] = &*range(tx, (begin.clone(), end.clone()), 1).await? {
-            let Some((job_type, ..)) = keys.parse_limited(first) else { break };
+            let Ok((job_type, ..)) = keys.parse_limited(first) else { break };
             let (from, to) = keys.limited_of(bucket, &job_type);
             // The last entry: the limited job with the highest limit.
             let last = RangeRead { begin: from, end: to.clone(), limit: 1, reverse: true };

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_policy::predictive_queue::locks::Mode;
 
-use super::lock::check_locks;
-use super::{Finding, IndexRow, Invariant, JobKey, Row};
+use super::lock::{check_locks, held};
+use super::{Finding, IndexRow, Invariant, JobKey, Row, key_text};
 use crate::concurrency::{LimitedRow, RateRow};
 use crate::dependencies::AfterRow;
 use crate::locks::{HolderRow, QueueRow, Spot};
@@ -47,24 +47,9 @@ pub struct JobRows {
 impl JobRows {
     /// Whether no row is left.
     pub fn is_empty(&self) -> bool {
-        let JobRows {
-            record: _,
-            raw,
-            places,
-            pieces,
-            parked,
-            unwatched,
-            locks,
-            queued,
-            buckets,
-            deadlines,
-            after,
-            back,
-        } = self;
-        let unlocked = locks.is_empty() && queued.is_empty() && buckets.is_empty() && deadlines.is_empty();
-        let unparked = parked.is_empty() && unwatched.is_empty();
-        let is_free = after.is_empty() && back.is_empty();
-        raw.is_none() && places.is_empty() && pieces.is_empty() && unparked && unlocked && is_free
+        let of_place = self.places.len() + self.parked.len() + self.unwatched.len() + self.pieces.len();
+        let of_run = self.locks.len() + self.queued.len() + self.buckets.len() + self.deadlines.len();
+        self.raw.is_none() && of_place + of_run + self.after.len() + self.back.len() == 0
     }
 
     /// Sets or clears the record.
@@ -159,7 +144,6 @@ pub fn check_job(
             Some(_) => found(Invariant::Readable, &record_key, "the record is not a job".to_owned()),
             None => check_orphans(keys, key, rows, &mut found),
         }
-        findings.extend(check_locks(keys, key, rows));
         return findings;
     };
     let state = job.state();
@@ -168,38 +152,19 @@ pub fn check_job(
         let problem = "it names another tenant or reason than the record".to_owned();
         found(Invariant::RowAgrees, &index.key(keys, key), problem);
     }
-    if !rows.places.contains_key(&index) {
-        let expected = super::key_text(&index.key(keys, key));
-        found(
-            Invariant::OnePlace,
-            &record_key,
-            format!("it is {state:?}, and the row {expected} is missing"),
-        );
-    }
-    for other in rows.places.keys().filter(|found| **found != index) {
-        let problem = format!("the record is {state:?} and names another place");
-        found(Invariant::OnePlace, &other.key(keys, key), problem);
-    }
     if rows.raw.as_ref().is_some_and(|raw| has_other_fields(raw)) {
-        found(
-            Invariant::OnePlace,
-            &record_key,
-            format!("it is read as {state:?}, and also has fields of another state"),
-        );
+        let problem = format!("it is read as {state:?}, and also has fields of another state");
+        found(Invariant::OnePlace, &record_key, problem);
+    }
+    let (named, present) = (named(keys, key, job, rows), present(keys, key, rows));
+    for (invariant, row) in named.difference(&present) {
+        let problem = format!("it is {state:?}, and the row {} is missing", key_text(row));
+        found(*invariant, &record_key, problem);
+    }
+    for (invariant, row) in present.difference(&named) {
+        found(*invariant, row, format!("the record is {state:?} and names no such row"));
     }
     check_run(keys, key, (job, rows), &is_known, &mut found);
-    if let Some(at) = job.parked().filter(|at| !rows.parked.contains(at)) {
-        let expected = super::key_text(&keys.parked_entry(&key.0, at, &key.1));
-        found(Invariant::Parked, &record_key, format!("the row {expected} is missing"));
-    }
-    for stray in rows.parked.iter().filter(|at| Some(*at) != job.parked()) {
-        let row = keys.parked_entry(&key.0, stray, &key.1);
-        found(Invariant::Parked, &row, format!("the record is {state:?} and names no such row"));
-    }
-    for stray in rows.unwatched.iter().filter(|at| Some(*at) != job.parked()) {
-        let row = keys.unwatched_entry(&key.0, stray, &key.1);
-        found(Invariant::Parked, &row, format!("the record is {state:?} and names no such row"));
-    }
     let unmet = rows.after.len();
     if job.unmet() as usize != unmet {
         let problem = format!("it states that it waits for {} jobs, and has {unmet} rows", job.unmet());
@@ -209,27 +174,15 @@ pub fn check_job(
         let back = keys.dependents_entry((on_type, on_id), *group, &key.0, &key.1);
         found(Invariant::WaitsFor, &back, "only one of the two rows of this dependency exists".to_owned());
     }
-    let named: BTreeSet<&Bucket> = job.buckets().iter().collect();
-    for bucket in named.iter().filter(|bucket| !rows.buckets.contains_key(bucket)) {
-        let row = super::key_text(&keys.rate_holder(bucket, &key.0, &key.1));
-        found(Invariant::RateAgrees, &record_key, format!("it is {state:?}, and the row {row} is missing"));
-    }
-    for (bucket, place) in &rows.buckets {
-        if !named.contains(bucket) || job.claim() != Some(&place.claim) {
+    for (bucket, _) in rows.buckets.iter().filter(|(_, place)| job.claim() != Some(&place.claim)) {
+        if job.buckets().contains(bucket) {
             let row = keys.rate_holder(bucket, &key.0, &key.1);
-            found(Invariant::RateAgrees, &row, format!("the record is {state:?} and names no such place"));
+            found(Invariant::RateAgrees, &row, "it has another claim than the record".to_owned());
         }
     }
     if state.is_final() && job.awaited.is_some() {
-        found(
-            Invariant::WaitsFor,
-            &record_key,
-            format!("it is {state:?}, and still names a group of dependents"),
-        );
-    }
-    for at_us in rows.deadlines.keys().filter(|_| !state.is_claimed()) {
-        let row = keys.deadline(*at_us, &key.0, &key.1);
-        found(Invariant::DeadlineAgrees, &row, format!("the record is {state:?}, which has no run"));
+        let problem = format!("it is {state:?}, and still names a group of dependents");
+        found(Invariant::WaitsFor, &record_key, problem);
     }
     if job.is_keyed() && !job.sort_key.is_some_and(f64::is_finite) {
         let problem = format!("it is {state:?} with the priority {:?}", job.sort_key);
@@ -238,8 +191,54 @@ pub fn check_job(
     if let Some((key, problem)) = wrong_pieces(keys, key, job.has_pieces(), &rows.pieces) {
         found(Invariant::OptionsWhole, &key, problem);
     }
-    findings.extend(check_locks(keys, key, rows));
+    check_locks(keys, key, job, rows, &mut |row: &[u8], problem: String| {
+        found(Invariant::LockAgrees, row, problem)
+    });
     findings
+}
+
+/// Keys of rows, each with the invariant that is violated where only one of the record and the rows has it.
+type Named = BTreeSet<(Invariant, Bytes)>;
+
+/// The rows that a job's record names, and those of its other rows that it admits.
+fn named(keys: &Keyspace, key: &JobKey, job: &Job, rows: &JobRows) -> Named {
+    let (job_type, id) = (key.0.as_str(), key.1.as_str());
+    let mut named = Named::from([(Invariant::OnePlace, job.index_row().key(keys, key))]);
+    if let Some(at) = job.parked() {
+        named.insert((Invariant::Parked, keys.parked_entry(job_type, at, id)));
+        let unwatched = rows.unwatched.get(at).map(|at| keys.unwatched_entry(job_type, at, id));
+        named.extend(unwatched.map(|row| (Invariant::Parked, row)));
+    }
+    let locks = held(job).into_iter().map(|(spot, mode)| keys.lock_holder(&spot, mode, job_type, id));
+    let queued = job.queued().into_keys();
+    let queued = queued.map(|(spot, ticket)| keys.lock_queue_entry(&spot, ticket, job_type, id));
+    named.extend(locks.chain(queued).map(|row| (Invariant::LockAgrees, row)));
+    let buckets = job.buckets().iter().map(|bucket| keys.rate_holder(bucket, job_type, id));
+    named.extend(buckets.map(|row| (Invariant::RateAgrees, row)));
+    // Those of a run are compared with its active row.
+    let deadlines = rows.deadlines.keys().filter(|_| job.state().is_claimed());
+    let deadlines = deadlines.map(|at_us| keys.deadline(*at_us, job_type, id));
+    named.extend(deadlines.map(|row| (Invariant::DeadlineAgrees, row)));
+    named
+}
+
+/// The rows that a job has, except those that have no other record than their own.
+fn present(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Named {
+    let (job_type, id) = (key.0.as_str(), key.1.as_str());
+    let places = rows.places.keys().map(|place| (Invariant::OnePlace, place.key(keys, key)));
+    let parked = rows.parked.iter().map(|at| keys.parked_entry(job_type, at, id));
+    let parked = parked.chain(rows.unwatched.iter().map(|at| keys.unwatched_entry(job_type, at, id)));
+    let locks = rows.locks.keys().map(|(spot, mode)| keys.lock_holder(spot, *mode, job_type, id));
+    let queued = rows.queued.keys();
+    let queued = queued.map(|(spot, ticket)| keys.lock_queue_entry(spot, *ticket, job_type, id));
+    let buckets = rows.buckets.keys().map(|bucket| keys.rate_holder(bucket, job_type, id));
+    let deadlines = rows.deadlines.keys().map(|at_us| keys.deadline(*at_us, job_type, id));
+    places
+        .chain(parked.map(|row| (Invariant::Parked, row)))
+        .chain(locks.chain(queued).map(|row| (Invariant::LockAgrees, row)))
+        .chain(buckets.map(|row| (Invariant::RateAgrees, row)))
+        .chain(deadlines.map(|row| (Invariant::DeadlineAgrees, row)))
+        .collect()
 }
 
 /// Reports the rows of a job without a record.
@@ -249,27 +248,11 @@ fn check_orphans(
     rows: &JobRows,
     found: &mut impl FnMut(Invariant, &[u8], String),
 ) {
-    for place in rows.places.keys() {
-        found(Invariant::Owned, &place.key(keys, key), "there is no record".to_owned());
-    }
-    for n in rows.pieces.keys() {
-        let piece = keys.options_piece(&key.0, &key.1, *n);
-        found(Invariant::Owned, &piece, "there is no record".to_owned());
-    }
-    let parked = rows.parked.iter().map(|at| keys.parked_entry(&key.0, at, &key.1));
-    for row in parked.chain(rows.unwatched.iter().map(|at| keys.unwatched_entry(&key.0, at, &key.1))) {
-        found(Invariant::Parked, &row, "there is no record".to_owned());
-    }
-    for row in dependency_rows(keys, key, rows) {
-        found(Invariant::WaitsFor, &row, "there is no record".to_owned());
-    }
-    for bucket in rows.buckets.keys() {
-        let row = keys.rate_holder(bucket, &key.0, &key.1);
-        found(Invariant::RateAgrees, &row, "there is no record".to_owned());
-    }
-    for at_us in rows.deadlines.keys() {
-        let row = keys.deadline(*at_us, &key.0, &key.1);
-        found(Invariant::DeadlineAgrees, &row, "there is no record".to_owned());
+    let pieces = rows.pieces.keys().map(|n| (Invariant::Owned, keys.options_piece(&key.0, &key.1, *n)));
+    let dependencies = dependency_rows(keys, key, rows).into_iter().map(|row| (Invariant::WaitsFor, row));
+    for (invariant, row) in present(keys, key, rows).into_iter().chain(pieces).chain(dependencies) {
+        let invariant = if invariant == Invariant::OnePlace { Invariant::Owned } else { invariant };
+        found(invariant, &row, "there is no record".to_owned());
     }
 }
 

@@ -5,76 +5,53 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use turnwise_policy::predictive_queue::locks::Mode;
 
-use super::{Finding, Invariant, JobKey, JobRows, Row, key_text};
+use super::{Finding, Invariant, JobKey, JobRows, Row};
 use crate::locks::{Held, HolderRow, LockAt, Spot, pending_value};
 use crate::{Job, Keyspace};
 
-/// Checks the rows of one job's locks, read in one snapshot.
-pub(super) fn check_locks(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    let record_key = keys.job(&key.0, &key.1);
-    let mut found = |key: &[u8], problem: String| {
-        findings.push(Finding::new(Invariant::LockAgrees, key, problem));
-    };
-    let record = rows.record.as_ref();
-    let (held, queued) = record.map_or_else(Default::default, |job| (held(job), job.queued()));
-    if let Some(job) = record {
-        if let Some(problem) = wrong_record(job) {
-            found(&record_key, problem);
-        }
-        let pending = job.index_row();
-        if let Some(value) = rows.places.get(&pending).filter(|_| job.is_pending())
-            && *value != pending_value(job)
-        {
-            found(&pending.key(keys, key), "its locks differ from those of the record".to_owned());
-        }
+/// Checks what the rows of a job's locks say, where its record names them.
+pub(super) fn check_locks(
+    keys: &Keyspace,
+    key: &JobKey,
+    job: &Job,
+    rows: &JobRows,
+    found: &mut impl FnMut(&[u8], String),
+) {
+    // Even a run that may want locks later holds the big one.
+    if job.run().is_some_and(|run| run.held.is_none() && !job.locks.is_none()) {
+        let problem =
+            format!("it is {:?}, declares locks, and holds none, not even the big lock", job.state());
+        found(&keys.job(&key.0, &key.1), problem);
     }
-    let name = |(spot, mode): &(Spot, Mode)| keys.lock_holder(spot, *mode, &key.0, &key.1);
-    for lock in held.iter().filter(|lock| !rows.locks.contains_key(*lock)) {
-        found(&record_key, format!("it holds {}, and this row is missing", key_text(&name(lock))));
+    let pending = job.index_row();
+    if let Some(value) = rows.places.get(&pending).filter(|_| job.is_pending())
+        && *value != pending_value(job)
+    {
+        found(&pending.key(keys, key), "its locks differ from those of the record".to_owned());
     }
-    for (lock, row) in &rows.locks {
-        match record {
-            None => found(&name(lock), "there is no record".to_owned()),
-            Some(job) if !held.contains(lock) => {
-                found(&name(lock), format!("the record is {:?} and names no such lock", job.state()));
-            }
-            Some(job) if job.claim() != Some(&row.claim) => {
-                found(&name(lock), "it has another claim than the record".to_owned());
-            }
-            Some(job) if lock.0 == Spot::BIG_LOCK => {
-                let told = row.all.as_ref().map(|all| (&all.locks, &all.held, all.waits.as_ref()));
-                let waits = job.waits().map(|waits| &waits.lock);
-                if told != job.held().map(|held| (&job.locks, held, waits)) {
-                    found(&name(lock), "its data differ from the record".to_owned());
-                }
-            }
-            Some(_) => {}
+    let held = held(job);
+    for ((spot, mode), row) in rows.locks.iter().filter(|(lock, _)| held.contains(*lock)) {
+        let name = keys.lock_holder(spot, *mode, &key.0, &key.1);
+        let told = row.all.as_ref().map(|all| (&all.locks, &all.held, all.waits.as_ref()));
+        let waits = job.waits().map(|waits| &waits.lock);
+        if job.claim() != Some(&row.claim) {
+            found(&name, "it has another claim than the record".to_owned());
+        } else if *spot == Spot::BIG_LOCK && told != job.held().map(|held| (&job.locks, held, waits)) {
+            found(&name, "its data differ from the record".to_owned());
         }
     }
-    let name = |(spot, ticket): &(Spot, i64)| keys.lock_queue_entry(spot, *ticket, &key.0, &key.1);
-    for place in queued.keys().filter(|place| !rows.queued.contains_key(*place)) {
-        found(&record_key, format!("it names the entry {}, and this row is missing", key_text(&name(place))));
-    }
-    for (place, row) in &rows.queued {
-        match (record, queued.get(place)) {
-            (None, _) => found(&name(place), "there is no record".to_owned()),
-            (Some(job), None) => {
-                found(&name(place), format!("the record is {:?} and names no such place", job.state()));
-            }
-            (Some(job), Some(lock)) => {
-                let claim = row.waits.as_ref().map(|waiter| &waiter.claim);
-                if claim != job.claim() || (row.mode, row.units) != (lock.mode, lock.units) {
-                    found(&name(place), "its data differ from the record".to_owned());
-                }
-            }
+    for (place, lock) in job.queued() {
+        let Some(row) = rows.queued.get(&place) else { continue };
+        let claim = row.waits.as_ref().map(|waiter| &waiter.claim);
+        if claim != job.claim() || (row.mode, row.units) != (lock.mode, lock.units) {
+            let name = keys.lock_queue_entry(&place.0, place.1, &key.0, &key.1);
+            found(&name, "its data differ from the record".to_owned());
         }
     }
-    findings
 }
 
 /// The locks that a record names.
-fn held(job: &Job) -> BTreeSet<(Spot, Mode)> {
+pub(super) fn held(job: &Job) -> BTreeSet<(Spot, Mode)> {
     job.held().into_iter().flat_map(Held::locks).map(|lock| (lock.spot, lock.mode)).collect()
 }
 
@@ -94,13 +71,6 @@ impl Job {
     pub fn pending_value(&self) -> Bytes {
         pending_value(self)
     }
-}
-
-/// A contradiction between a record's locks and its run.
-fn wrong_record(job: &Job) -> Option<String> {
-    let holds_none = job.run().is_some_and(|run| run.held.is_none() && !job.locks.is_none());
-    holds_none
-        .then(|| format!("it is {:?}, declares locks, and holds none, not even the big lock", job.state()))
 }
 
 /// Checks the holders of one level after the other, in the order of their keys. The exclusive holders of a level come before

@@ -14,7 +14,6 @@ mod lock;
 mod rate;
 mod row;
 mod single;
-mod tenant;
 mod whole;
 mod worker;
 
@@ -24,8 +23,7 @@ pub use job::{JobRows, check_awaited, check_job, has_other_fields, read_record, 
 pub use lock::LockTally;
 pub use rate::RateTally;
 pub use row::{Row, WorkerRow, key_text};
-pub use single::check_single;
-pub use tenant::{check_boost, check_usage, check_waiting};
+pub use single::{check_boost, check_single, check_usage, check_waiting};
 pub use whole::check_rows;
 pub use worker::{check_claims, check_stamp, check_worker};
 

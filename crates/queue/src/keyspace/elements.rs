@@ -3,22 +3,25 @@
 use std::borrow::Cow;
 
 use turnwise_store as store;
+use turnwise_store::tuple::{PackResult, TupleDepth, TupleUnpack, unpack};
 
-/// The first byte of an element, by type ([`turnwise_store::tuple`]).
-const TEXT: u8 = 0x02;
-const ZERO: u8 = 0x14;
-/// The most bytes of an integer.
-const MAX_INT: u8 = 8;
-/// A float of 64 bits sorts behind all integers.
+/// The first byte of a float of 64 bits: it sorts behind all integers ([`turnwise_store::tuple`]).
 pub(crate) const FLOAT: u8 = 0x21;
-/// In a text, a byte 0 is followed by this one; otherwise it is the end.
-const ESCAPED: u8 = 0xff;
 
 /// A key, and how far it was read.
 #[derive(Debug, Clone)]
 pub(crate) struct Elements<'a> {
     key: &'a [u8],
     at: usize,
+}
+
+/// The bytes behind an element.
+struct Rest<'a>(&'a [u8]);
+
+impl<'a> TupleUnpack<'a> for Rest<'a> {
+    fn unpack(input: &'a [u8], _: TupleDepth) -> PackResult<(&'a [u8], Self)> {
+        Ok((&input[input.len()..], Rest(input)))
+    }
 }
 
 impl<'a> Elements<'a> {
@@ -32,57 +35,25 @@ impl<'a> Elements<'a> {
         self.at
     }
 
-    /// The type of the next element.
+    /// The first byte of the next element, which states its type.
     pub fn peek(&self) -> Option<u8> {
         self.key.get(self.at).copied()
     }
 
     /// A text.
     pub fn text(&mut self) -> Option<Cow<'a, str>> {
-        let rest = self.key.get(self.at..)?.strip_prefix(&[TEXT])?;
-        let (mut end, mut escapes) = (0, false);
-        loop {
-            end += rest.get(end..)?.iter().position(|byte| *byte == 0)?;
-            if rest.get(end + 1) != Some(&ESCAPED) {
-                break;
-            }
-            (end, escapes) = (end + 2, true);
-        }
-        self.at += 1 + end + 1;
-        let text = &rest[..end];
-        if !escapes {
-            return std::str::from_utf8(text).ok().map(Cow::Borrowed);
-        }
-        let mut plain = Vec::with_capacity(text.len());
-        let mut bytes = text.iter();
-        while let Some(byte) = bytes.next() {
-            plain.push(*byte);
-            if *byte == 0 {
-                bytes.next();
-            }
-        }
-        String::from_utf8(plain).ok().map(Cow::Owned)
+        self.read()
     }
 
     /// An integer.
     pub fn int(&mut self) -> Option<i64> {
-        let kind = self.peek()?;
-        let is_negative = kind < ZERO;
-        let count = kind.abs_diff(ZERO);
-        if count > MAX_INT {
-            return None;
-        }
-        let bytes = self.key.get(self.at + 1..)?.get(..usize::from(count))?;
-        self.at += 1 + bytes.len();
-        let number = bytes.iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
-        match is_negative {
-            false => i64::try_from(number).ok(),
-            // The complement of its absolute value, in as many bytes.
-            true => {
-                let most = u64::MAX >> (64 - 8 * u32::from(count));
-                0_i64.checked_sub_unsigned(most - number)
-            }
-        }
+        self.read()
+    }
+
+    fn read<T: TupleUnpack<'a>>(&mut self) -> Option<T> {
+        let (element, Rest(rest)): (T, Rest<'a>) = unpack(self.key.get(self.at..)?).ok()?;
+        self.at = self.key.len() - rest.len();
+        Some(element)
     }
 }
 

@@ -1,4 +1,4 @@
-//! All keys of the store. The functions that build and parse them are in a file per family.
+//! All keys of the store. `table.rs` has the functions that build and parse them; those that do more are in a file per family.
 //!
 //! All keys are in one subspace. They are tuples, so that a range read of a prefix returns its rows in order. Values are
 //! JSON unless the table states otherwise. Times are microseconds since the Unix epoch.
@@ -90,26 +90,19 @@
 //! [`replicator::documents`]: https://docs.rs/turnwise-replicator
 //! [`replicator::upstream`]: https://docs.rs/turnwise-replicator
 
-mod bulk;
-mod counts;
-mod dependencies;
-mod documents;
 pub(crate) mod elements;
-mod events;
-mod fleets;
-mod identities;
 mod limits;
 mod locks;
 mod queue_place;
-mod settings;
+mod table;
 pub(crate) mod webhooks;
-mod workers;
 
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use turnwise_store::key::{children, pack};
-use turnwise_store::tuple::{Element, Subspace};
+use turnwise_store::key::{children, pack, successor};
+use turnwise_store::tuple::{Element, Subspace, TupleUnpack};
+use turnwise_store::{Error, Result};
 
 use crate::parked::Parked;
 
@@ -140,6 +133,16 @@ impl Keyspace {
         self.space.unpack(key).ok()
     }
 
+    /// The elements of a key of which a reader knows the family.
+    pub(crate) fn read<'a, T: TupleUnpack<'a>>(&self, key: &'a [u8]) -> Result<T> {
+        self.space.unpack(key).map_err(|_| self.unreadable(key))
+    }
+
+    /// The error of a reader that meets another key than one of its index.
+    pub(crate) fn unreadable(&self, key: &[u8]) -> Error {
+        Error::Corrupt(format!("{} key: not of its index", self.family(key).unwrap_or_default()))
+    }
+
     /// The first element of a key: the family of its row.
     pub fn family<'a>(&self, key: &'a [u8]) -> Option<Cow<'a, str>> {
         match self.unpack(key)?.into_iter().next()? {
@@ -148,206 +151,48 @@ impl Keyspace {
         }
     }
 
+    /// All rows of a family.
+    pub fn family_range(&self, family: &str) -> KeyRange {
+        let (begin, end) = children(&self.space, &(family,));
+        // A family may be one row, whose key has no further elements.
+        (pack(&self.space, &(family,)).min(begin), end)
+    }
+
     /// Whether this is a key of this keyspace, of any version.
     pub fn contains(&self, key: &[u8]) -> bool {
         self.space.is_start_of(key)
     }
 
-    /// The version of the keyspace.
-    pub fn format(&self) -> Bytes {
-        pack(&self.space, &("format",))
+    /// The runs that servers must check up to `until_us`, earliest first.
+    pub fn deadlines_until(&self, until_us: i64) -> KeyRange {
+        let (begin, _) = children(&self.space, &("deadlines",));
+        (begin, children(&self.space, &("deadlines", until_us)).1)
     }
 
-    /// The server's UUID.
-    pub fn server_uuid(&self) -> Bytes {
-        pack(&self.space, &("server", "uuid"))
-    }
-
-    /// The latest time that any node has used.
-    pub fn clock(&self) -> Bytes {
-        pack(&self.space, &("clock",))
-    }
-
-    /// A job record.
-    pub fn job(&self, job_type: &str, id: &str) -> Bytes {
-        pack(&self.space, &("jobs", job_type, id))
-    }
-
-    /// All job records of a type.
-    pub fn jobs(&self, job_type: &str) -> KeyRange {
-        children(&self.space, &("jobs", job_type))
-    }
-
-    /// All job records of the types that come after `job_type`, or of all types.
-    pub fn jobs_of_types_after(&self, job_type: Option<&str>) -> KeyRange {
-        let (begin, end) = children(&self.space, &("jobs",));
-        match job_type {
-            Some(job_type) => (self.jobs(job_type).1, end),
-            None => (begin, end),
-        }
-    }
-
-    /// Job type of a key of [`Keyspace::jobs_of_types_after`].
-    pub fn parse_job_type(&self, key: &[u8]) -> Option<String> {
-        let (_, job_type, _): (String, String, String) = self.space.unpack(key).ok()?;
-        Some(job_type)
-    }
-
-    /// The job records of a type with ids after `id`.
-    pub fn jobs_after(&self, job_type: &str, id: &str) -> KeyRange {
-        let (_, end) = self.jobs(job_type);
-        (turnwise_store::key::successor(&self.job(job_type, id)), end)
-    }
-
-    /// Job id of a key of [`Keyspace::jobs`].
-    pub fn parse_job(&self, key: &[u8]) -> Option<String> {
-        let (_, _, id): (String, String, String) = self.space.unpack(key).ok()?;
-        Some(id)
-    }
-
-    /// The n-th piece of a job's options.
-    pub fn options_piece(&self, job_type: &str, id: &str, n: u32) -> Bytes {
-        pack(&self.space, &("options", job_type, id, n))
-    }
-
-    /// All pieces of a job's options.
-    pub fn options(&self, job_type: &str, id: &str) -> KeyRange {
-        children(&self.space, &("options", job_type, id))
-    }
-
-    /// A job's place in the queue of its tenant.
-    pub fn pending_entry(&self, job_type: &str, place: &QueuePlace, id: &str) -> Bytes {
-        let QueuePlace { tenant, key, class, order_us } = place;
-        let class = i64::from(*class);
-        match key {
-            None => pack(&self.space, &("pending", job_type, tenant, class, order_us, id)),
-            Some(key) => pack(&self.space, &("pending", job_type, tenant, key.get(), class, order_us, id)),
-        }
-    }
-
-    /// The queues of all tenants of a type, by tenant.
-    pub fn pending(&self, job_type: &str) -> KeyRange {
-        children(&self.space, &("pending", job_type))
-    }
-
-    /// The queue of one tenant, in the order in which its jobs run.
-    pub fn pending_of(&self, job_type: &str, tenant: &str) -> KeyRange {
-        children(&self.space, &("pending", job_type, tenant))
-    }
-
-    /// The part of a tenant's queue whose jobs are sorted by keys, lowest first.
-    pub fn keyed_of(&self, job_type: &str, tenant: &str) -> KeyRange {
-        let (_, end) = self.pending_of(job_type, tenant);
-        // The lowest finite number.
-        (pack(&self.space, &("pending", job_type, tenant, f64::MIN)), end)
-    }
-
-    /// Place and job id of a key of [`Keyspace::pending`].
-    pub fn parse_pending(&self, key: &[u8]) -> Option<(QueuePlace, String)> {
-        let elements = self.unpack(key)?;
-        let (place, id) = QueuePlace::of_elements(elements.get(2..)?)?;
-        Some((place, id))
-    }
-
-    /// The mark that a tenant may have pending jobs.
-    pub fn waiting_entry(&self, job_type: &str, tenant: &str) -> Bytes {
-        pack(&self.space, &("waiting", job_type, tenant))
-    }
-
-    /// The tenants of a type that may have pending jobs, by name.
-    pub fn waiting(&self, job_type: &str) -> KeyRange {
-        children(&self.space, &("waiting", job_type))
-    }
-
-    /// The tenant of a key of [`Keyspace::waiting`].
-    pub fn parse_waiting(&self, key: &[u8]) -> Option<String> {
-        self.parse_job(key)
-    }
-
-    /// What `charger` has charged to a tenant.
-    pub fn usage_entry(&self, job_type: &str, tenant: &str, charger: &str) -> Bytes {
-        pack(&self.space, &("usage", job_type, tenant, charger))
-    }
-
-    /// What was charged to the tenants of a type, by tenant.
-    pub fn usage(&self, job_type: &str) -> KeyRange {
-        children(&self.space, &("usage", job_type))
-    }
-
-    /// What was charged to one tenant.
-    pub fn usage_of(&self, job_type: &str, tenant: &str) -> KeyRange {
-        children(&self.space, &("usage", job_type, tenant))
-    }
-
-    /// Tenant and charger of a key of [`Keyspace::usage`].
-    pub fn parse_usage(&self, key: &[u8]) -> Option<(String, String)> {
-        self.parse_active(key)
-    }
-
-    /// How far the keys of a type have been lifted.
-    pub fn boost(&self, job_type: &str) -> Bytes {
-        pack(&self.space, &("boost", job_type))
-    }
-
-    /// The row of a delayed job.
-    pub fn delayed_entry(&self, job_type: &str, not_before_us: i64, id: &str) -> Bytes {
-        pack(&self.space, &("delayed", job_type, not_before_us, id))
-    }
-
-    /// The delayed jobs of a type, earliest due first.
-    pub fn delayed(&self, job_type: &str) -> KeyRange {
-        children(&self.space, &("delayed", job_type))
-    }
-
-    /// Due time and job id of a key of [`Keyspace::delayed`].
-    pub fn parse_delayed(&self, key: &[u8]) -> Option<(i64, String)> {
-        let (_, _, at_us, id): (String, String, i64, String) = self.space.unpack(key).ok()?;
-        Some((at_us, id))
-    }
-
-    /// The row of a parked job.
-    pub fn parked_entry(&self, job_type: &str, at: &Parked, id: &str) -> Bytes {
-        pack(&self.space, &("parked", job_type, &at.group, &at.key, id))
-    }
-
-    /// The parked jobs of a type, by group.
-    pub fn parked(&self, job_type: &str) -> KeyRange {
-        children(&self.space, &("parked", job_type))
-    }
-
-    /// The parked jobs of a group, by key.
-    pub fn parked_of(&self, job_type: &str, group: &str) -> KeyRange {
-        children(&self.space, &("parked", job_type, group))
-    }
-
-    /// The jobs that are parked at one key.
-    pub fn parked_at(&self, job_type: &str, group: &str, key: &str) -> KeyRange {
-        children(&self.space, &("parked", job_type, group, key))
-    }
-
-    /// The mark that no watcher has checked a job since it was parked.
-    pub fn unwatched_entry(&self, job_type: &str, at: &Parked, id: &str) -> Bytes {
-        pack(&self.space, &("unwatched", job_type, &at.group, &at.key, id))
-    }
-
-    /// The parked jobs of a type that no watcher has checked yet, by group.
-    pub fn unwatched(&self, job_type: &str) -> KeyRange {
-        children(&self.space, &("unwatched", job_type))
-    }
-
-    /// The same for one group.
-    pub fn unwatched_of(&self, job_type: &str, group: &str) -> KeyRange {
-        children(&self.space, &("unwatched", job_type, group))
+    /// The rows of numbered events from this number on; the first row may begin before it.
+    pub fn events_from(&self, first: u64) -> KeyRange {
+        (self.events_until(first), self.events().1)
     }
 
     /// Group, key and job id of a key of [`Keyspace::parked`] or [`Keyspace::unwatched`].
-    pub fn parse_parked(&self, key: &[u8]) -> Option<(Parked, String)> {
-        let (_, _, group, key, id): (String, String, String, String, String) = self.space.unpack(key).ok()?;
-        Some((Parked { group, key }, id))
+    pub fn parse_parked(&self, key: &[u8]) -> Result<(Parked, String)> {
+        let (_, _, group, key, id): (Element<'_>, Element<'_>, String, String, String) = self.read(key)?;
+        Ok((Parked { group, key }, id))
     }
 
-    /// Changes whenever a row is added to [`Keyspace::unwatched`].
-    pub fn unwatched_wake(&self, job_type: &str) -> Bytes {
-        pack(&self.space, &("unwatched_wake", job_type))
+    /// Type and tenant of a key of [`Keyspace::counts`].
+    pub fn parse_counts(&self, key: &[u8]) -> Result<(String, String)> {
+        let elements = self.unpack(key).unwrap_or_default();
+        match elements.get(1..3) {
+            Some([Element::String(job_type), Element::String(tenant)]) => {
+                Ok((job_type.as_ref().to_owned(), tenant.as_ref().to_owned()))
+            }
+            _ => Err(self.unreadable(key)),
+        }
     }
+}
+
+/// The rows of a range behind this row, if there is one.
+pub(crate) fn behind((begin, end): KeyRange, row: Option<Bytes>) -> KeyRange {
+    (row.map_or(begin, |row| successor(&row)), end)
 }

@@ -1,6 +1,11 @@
 //! The sort order of a tenant's pending jobs.
 
+use bytes::Bytes;
+use turnwise_store::Result;
+use turnwise_store::key::pack;
 use turnwise_store::tuple::Element;
+
+use super::{KeyRange, Keyspace};
 
 /// Where a pending job is in its tenant's queue.
 ///
@@ -36,6 +41,31 @@ impl QueuePlace {
         let class = i8::try_from(*class).ok()?;
         let place = QueuePlace { tenant: tenant.as_ref().to_owned(), key, class, order_us: *order_us };
         Some((place, id.as_ref().to_owned()))
+    }
+}
+
+impl Keyspace {
+    /// A job's place in the queue of its tenant.
+    pub fn pending_entry(&self, job_type: &str, place: &QueuePlace, id: &str) -> Bytes {
+        let QueuePlace { tenant, key, class, order_us } = place;
+        let class = i64::from(*class);
+        match key {
+            None => pack(&self.space, &("pending", job_type, tenant, class, order_us, id)),
+            Some(key) => pack(&self.space, &("pending", job_type, tenant, key.get(), class, order_us, id)),
+        }
+    }
+
+    /// The part of a tenant's queue whose jobs are sorted by keys, lowest first.
+    pub fn keyed_of(&self, job_type: &str, tenant: &str) -> KeyRange {
+        let (_, end) = self.pending_of(job_type, tenant);
+        // The lowest finite number.
+        (pack(&self.space, &("pending", job_type, tenant, f64::MIN)), end)
+    }
+
+    /// Place and job id of a key of [`Keyspace::pending`].
+    pub fn parse_pending(&self, key: &[u8]) -> Result<(QueuePlace, String)> {
+        let elements = self.unpack(key).unwrap_or_default();
+        elements.get(2..).and_then(QueuePlace::of_elements).ok_or_else(|| self.unreadable(key))
     }
 }
 

@@ -1,7 +1,6 @@
 //! The first job of each of many ranges, found in one walk: the queues of all tenants, and the partitions of ended jobs. Most of these ranges
 //! have no job on a page. So only the time of their first job is read, and a range is opened when the list has come to this time.
 
-use std::cmp::Ordering;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -10,10 +9,9 @@ use turnwise_store::Step;
 use turnwise_store::key::successor;
 
 use super::open::MAX_STREAMS;
-use super::{GROWTH, Kind, Listing, Mark, Order, Run, Stream};
+use super::{GROWTH, Kind, Listing, Mark, Order, Ranked, Run, Stream};
 use crate::Result;
-use crate::ended::CoverRef;
-use crate::error::corrupt;
+use crate::ended::Cover;
 use crate::keyspace::KeyRange;
 use crate::keyspace::elements::{Elements, FLOAT, not_of_its_index};
 
@@ -21,41 +19,16 @@ use crate::keyspace::elements::{Elements, FLOAT, not_of_its_index};
 const BEFORE: u8 = 0x00;
 const BEHIND: u8 = 0xff;
 
-/// A range of which only the first row was read.
+/// A range of which only the first row was read, by its time: ranges with equal times are opened together.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Unopened {
+    at_us: Ranked<i64>,
     pub kind: Kind,
     job_type: Arc<str>,
-    at_us: i64,
     key: Bytes,
     /// Whether its job is in the list.
     is_job: bool,
-    order: Order,
 }
-
-/// By time only: ranges with equal times are opened together.
-impl Ord for Unopened {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let by_time = self.at_us.cmp(&other.at_us);
-        match self.order {
-            Order::Newest => by_time,
-            Order::Oldest => by_time.reverse(),
-        }
-    }
-}
-
-impl PartialOrd for Unopened {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Unopened {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Unopened {}
 
 /// Where the rows of a group end that a list has passed: what follows the beginning of the group's keys.
 struct Tail {
@@ -125,7 +98,8 @@ impl Listing<'_> {
                 behind.push(Run::Queue(Arc::from(&*tenant), class));
             } else if is_wanted {
                 let (kind, job_type, key) = (Kind::Pending, job_type.clone(), Bytes::copy_from_slice(key));
-                heads.push(Unopened { kind, job_type, at_us, key, is_job: true, order });
+                let at_us = Ranked::new(order, at_us);
+                heads.push(Unopened { at_us, kind, job_type, key, is_job: true });
             }
             groups += 1;
             if groups > MAX_STREAMS || heads.len() + behind.len() > room {
@@ -146,11 +120,11 @@ impl Listing<'_> {
         for tenant in keyed {
             let range = self.keys.keyed_of(job_type, &tenant);
             let Some(rows) = self.rows_to_sort(range).await? else { return Ok(false) };
-            let marks = rows.iter().filter_map(|(key, _)| {
+            let marks = rows.iter().map(|(key, _)| {
                 let (place, id) = self.keys.parse_pending(key)?;
-                Some(Mark { at_us: place.order_us, job_type: job_type.clone(), id })
+                Ok(Mark { at_us: place.order_us, job_type: job_type.clone(), id })
             });
-            let marks = marks.collect();
+            let marks = marks.collect::<Result<_>>()?;
             self.open_sorted(Kind::Pending, marks);
         }
         Ok(true)
@@ -176,12 +150,12 @@ impl Listing<'_> {
                 return Ok(Step::Seek);
             }
             let at_us = elements.int().ok_or_else(not_of_its_index)?;
-            let foreign = CoverRef::read(value).filter(|cover| !wanted.covers(cover) || !sees(&cover.tenant));
+            let foreign = Cover::read(value).filter(|cover| !wanted.covers(cover) || !sees(&cover.tenant));
             looked_at += foreign.as_ref().map_or(0, |cover| u64::from(sees(&cover.tenant)));
             let (kind, job_type, key) = (Kind::Ended, job_type.clone(), Bytes::copy_from_slice(key));
             let is_job = foreign.is_none();
             let step = tail.leave(&key[..group], to);
-            heads.push(Unopened { kind, job_type, at_us, key, is_job, order });
+            heads.push(Unopened { at_us: Ranked::new(order, at_us), kind, job_type, key, is_job });
             Ok(if heads.len() > room { Step::End } else { step })
         };
         self.tx.walk(range, order == Order::Newest, 1, &mut visit).await?;
@@ -196,11 +170,8 @@ impl Listing<'_> {
     /// Opens the ranges whose first job may be the next one of the list.
     pub(super) fn open_due(&mut self) -> Result<()> {
         while let Some(range) = self.unopened.peek() {
-            let is_later = self.heap.peek().is_some_and(|head| match self.wanted.order {
-                Order::Newest => range.at_us < head.mark.at_us,
-                Order::Oldest => range.at_us > head.mark.at_us,
-            });
-            if is_later {
+            let next = self.heap.peek().map(|head| head.mark.map(|mark| mark.at_us));
+            if next.is_some_and(|next| range.at_us < next) {
                 return Ok(());
             }
             if let Some(range) = self.unopened.pop() {
@@ -210,21 +181,23 @@ impl Listing<'_> {
         Ok(())
     }
 
-    fn open_one(&mut self, Unopened { kind, job_type, at_us, key, is_job, order }: Unopened) -> Result<()> {
-        let parsed = match kind {
-            Kind::Pending => self
-                .keys
-                .parse_pending(&key)
-                .map(|(place, id)| (Run::Queue(Arc::from(place.tenant.as_str()), place.class), id)),
-            _ => self.keys.parse_ended(&key).map(|ended| (Run::Ended(ended.partition), ended.id)),
+    fn open_one(&mut self, Unopened { at_us, kind, job_type, key, is_job }: Unopened) -> Result<()> {
+        let (run, id) = match kind {
+            Kind::Pending => {
+                let (place, id) = self.keys.parse_pending(&key)?;
+                (Run::Queue(Arc::from(place.tenant), place.class), id)
+            }
+            _ => {
+                let ended = self.keys.parse_ended(&key)?;
+                (Run::Ended(ended.partition), ended.id)
+            }
         };
-        let (run, id) = parsed.ok_or_else(|| corrupt("index key", "not of its index"))?;
         let mut rest = run.range(self.keys, &job_type);
-        match order {
-            Order::Newest => rest.1 = key,
-            Order::Oldest => rest.0 = successor(&key),
+        match at_us {
+            Ranked::Newest(_) => rest.1 = key,
+            Ranked::Oldest(_) => rest.0 = successor(&key),
         }
-        let mark = Mark { at_us, job_type: job_type.clone(), id };
+        let mark = Mark { at_us: at_us.place(), job_type: job_type.clone(), id };
         let (chunk, last) = (self.first_chunk() * GROWTH, Some(mark.clone()));
         let found = is_job.then_some(mark).into_iter().collect();
         self.streams.push(Stream { kind, job_type, run, rest, more: true, chunk, found, last });

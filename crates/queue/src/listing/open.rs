@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Deserialize;
+use turnwise_store::RangeRead;
 use turnwise_store::key::successor;
-use turnwise_store::{Isolation, RangeRead};
 
 use super::{FIRST_CHUNK, Kind, Listing, MAX_NAMES, Mark, Order, Run, Stream};
-use crate::Result;
+use crate::encoding::decode;
 use crate::ended::partitions;
-use crate::error::corrupt;
 use crate::jobs::{peek, types_after};
 use crate::keyspace::KeyRange;
 use crate::place::End;
+use crate::{Result, reads};
 
 /// The most ranges that a request merges. Each costs a row of a walk: about 1 µs on the embedded store.
 pub(super) const MAX_STREAMS: usize = 20_000;
@@ -66,6 +66,10 @@ impl Listing<'_> {
 
     /// Opens the streams of a kind. Returns whether they are within the bounds.
     async fn open_kind(&mut self, kind: Kind) -> Result<bool> {
+        // No other job has a reason of a class.
+        if self.wanted.class.is_some() && !matches!(kind, Kind::Delayed | Kind::Ended) {
+            return Ok(true);
+        }
         if kind == Kind::Limited {
             return self.open_limited().await;
         }
@@ -175,12 +179,8 @@ impl Listing<'_> {
     }
 
     /// The rows of a range that must be sorted; `None` if there are too many.
-    pub(super) async fn rows_to_sort(
-        &mut self,
-        (begin, end): KeyRange,
-    ) -> Result<Option<Vec<(Bytes, Bytes)>>> {
-        let read = RangeRead { begin, end, limit: self.sorts_left + 1, reverse: false };
-        let rows = self.tx.range_with(read, Isolation::Snapshot).await?;
+    pub(super) async fn rows_to_sort(&mut self, range: KeyRange) -> Result<Option<Vec<(Bytes, Bytes)>>> {
+        let rows = reads::rows(self.tx, range, self.sorts_left + 1).await?;
         if rows.len() > self.sorts_left {
             return Ok(None);
         }
@@ -213,19 +213,16 @@ impl Listing<'_> {
     }
 
     async fn open_queues(&mut self, job_type: &Arc<str>) -> Result<bool> {
-        if self.wanted.class.is_some() {
-            return Ok(true);
-        }
         let tenants = match self.wanted.few_tenants() {
             Some(tenants) => tenants.to_vec(),
             None if self.tx.is_remote() => {
-                let (begin, end) = self.keys.waiting(job_type);
-                let read = RangeRead { begin, end, limit: MAX_REMOTE_QUEUES + 1, reverse: false };
-                let rows = self.tx.range_with(read, Isolation::Snapshot).await?;
-                if rows.len() > MAX_REMOTE_QUEUES {
+                let read = |key: &Bytes, _: &Bytes| Ok(self.keys.parse_waiting(key)?);
+                let waiting = self.keys.waiting(job_type);
+                let tenants = reads::list(self.tx, waiting, MAX_REMOTE_QUEUES + 1, read).await?;
+                if tenants.len() > MAX_REMOTE_QUEUES {
                     return Ok(false);
                 }
-                rows.iter().filter_map(|(key, _)| self.keys.parse_waiting(key)).collect()
+                tenants
             }
             None => return self.open_queues_in(job_type, self.keys.pending(job_type)).await,
         };
@@ -243,59 +240,50 @@ impl Listing<'_> {
             tenant: String,
             started_us: i64,
         }
-        if self.wanted.class.is_some() {
-            return Ok(true);
-        }
-        let Some(rows) = self.rows_to_sort(self.keys.active(job_type)).await? else { return Ok(false) };
-        let mut marks = Vec::new();
-        for (key, value) in rows {
-            let Some((_, id)) = self.keys.parse_active(&key) else {
-                return Err(corrupt("active key", "not of its index"));
-            };
-            let active: Active =
-                serde_json::from_slice(&value).map_err(|error| corrupt("active row", error))?;
-            if self.wants(&active.tenant) {
-                marks.push(Mark { at_us: active.started_us, job_type: job_type.clone(), id });
-            }
-        }
-        self.open_sorted(Kind::Active, marks);
-        Ok(true)
+        let keys = self.keys;
+        let read = |key: &Bytes, value: &Bytes| {
+            let Active { tenant, started_us: at_us } = decode("active row", value)?;
+            Ok(Some((tenant, Mark { at_us, job_type: job_type.clone(), id: keys.parse_active(key)?.1 })))
+        };
+        self.open_unsorted(Kind::Active, keys.active(job_type), read).await
     }
 
     async fn open_blocked(&mut self, job_type: &Arc<str>) -> Result<bool> {
-        if self.wanted.class.is_some() {
-            return Ok(true);
-        }
-        let Some(rows) = self.rows_to_sort(self.keys.blocked(job_type)).await? else { return Ok(false) };
-        let mut marks = Vec::new();
-        for (key, value) in rows {
-            let id =
-                self.keys.parse_blocked(&key).ok_or_else(|| corrupt("blocked key", "not of its index"))?;
-            let (tenant, at_us): (String, i64) =
-                serde_json::from_slice(&value).map_err(|error| corrupt("blocked row", error))?;
-            if self.wants(&tenant) {
-                marks.push(Mark { at_us, job_type: job_type.clone(), id });
-            }
-        }
-        self.open_sorted(Kind::Blocked, marks);
-        Ok(true)
+        let keys = self.keys;
+        let read = |key: &Bytes, value: &Bytes| {
+            let (tenant, at_us) = decode("blocked row", value)?;
+            Ok(Some((tenant, Mark { at_us, job_type: job_type.clone(), id: keys.parse_blocked(key)? })))
+        };
+        self.open_unsorted(Kind::Blocked, keys.blocked(job_type), read).await
     }
 
     async fn open_limited(&mut self) -> Result<bool> {
-        if self.wanted.class.is_some() {
-            return Ok(true);
-        }
-        let Some(rows) = self.rows_to_sort(self.keys.limited_after(None)).await? else { return Ok(false) };
+        let (keys, types) = (self.keys, self.types.clone());
+        let read = |key: &Bytes, _: &Bytes| {
+            let (job_type, place, id) = keys.parse_limited(key)?;
+            let job_type = types.iter().find(|of| ***of == *job_type).cloned();
+            Ok(job_type.map(|job_type| (place.tenant, Mark { at_us: place.order_us, job_type, id })))
+        };
+        self.open_unsorted(Kind::Limited, keys.limited(), read).await
+    }
+
+    /// Opens a range in another order than that of lists. `read` returns the tenant and the place of a row's job, if it is of a wanted type.
+    async fn open_unsorted(
+        &mut self,
+        kind: Kind,
+        range: KeyRange,
+        read: impl Fn(&Bytes, &Bytes) -> Result<Option<(String, Mark)>>,
+    ) -> Result<bool> {
+        let Some(rows) = self.rows_to_sort(range).await? else { return Ok(false) };
         let mut marks = Vec::new();
-        for (key, _) in rows {
-            let parsed = self.keys.parse_limited(&key);
-            let (job_type, place, id) = parsed.ok_or_else(|| corrupt("limited key", "not of its index"))?;
-            let Some(job_type) = self.types.iter().find(|of| ***of == *job_type).cloned() else { continue };
-            if self.wants(&place.tenant) {
-                marks.push(Mark { at_us: place.order_us, job_type, id });
+        for (key, value) in &rows {
+            if let Some((tenant, mark)) = read(key, value)?
+                && self.wants(&tenant)
+            {
+                marks.push(mark);
             }
         }
-        self.open_sorted(Kind::Limited, marks);
+        self.open_sorted(kind, marks);
         Ok(true)
     }
 

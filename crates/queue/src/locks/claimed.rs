@@ -7,7 +7,7 @@ use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 use turnwise_store::{RangeRead, Transaction};
 
 use super::held::{Held, LockAt};
-use super::rows::{QueueRow, put_all, put_holder};
+use super::rows::{QueueRow, View, put_all, put_holder};
 use super::search::{Blocked, Rule, Search};
 use crate::job::Job;
 use crate::place::Place;
@@ -39,15 +39,15 @@ pub(crate) async fn known(
     let Some(held) = Held::known(&job.locks) else { return Ok(Availability::None) };
     let most_levels = job.locks.levels.len();
     // Per lock and per level: two ranges of holders and a queue. Per lock also its row, and that of its reservation.
-    let conflicts = 3 * (held.len() + most_levels) + OTHER_ROWS;
-    if !tx.has_room_for(2 * held.len() + OTHER_ROWS, conflicts) {
+    let conflicts = 3 * (held.count() + most_levels) + OTHER_ROWS;
+    if !tx.has_room_for(2 * held.count() + OTHER_ROWS, conflicts) {
         return Ok(Availability::NoRoom);
     }
-    let mut search = claim_search(tx, keys, levels, job, 1);
+    let mut search = claim_search((tx, keys, levels), job, 1);
     if let Some(blocked) = look(&mut search, job, &held).await? {
         return Ok(Availability::Blocked(Box::new(blocked)));
     }
-    if !tx.has_room_for(2 * held.len() + OTHER_ROWS, search.conflicts() + OTHER_ROWS) {
+    if !tx.has_room_for(2 * held.count() + OTHER_ROWS, search.conflicts() + OTHER_ROWS) {
         return Ok(Availability::NoRoom);
     }
     search.prove();
@@ -72,14 +72,8 @@ pub async fn prefetch<'a>(
     Ok(tx.prefetch_ranges(reads).await?)
 }
 
-fn claim_search<'a>(
-    tx: &'a Transaction,
-    keys: &'a Keyspace,
-    levels: &'a Levels,
-    job: &'a Job,
-    most: usize,
-) -> Search<'a> {
-    Search::new((tx, keys, levels), (&job.job_type, &job.id), Rule::Claim(job.reserved()), most)
+fn claim_search<'a>(view: View<'a>, job: &'a Job, most: usize) -> Search<'a> {
+    Search::new(view, (&job.job_type, &job.id), Rule::Claim(job.reserved()), most)
 }
 
 /// What blocks the job.
@@ -100,7 +94,7 @@ pub async fn blocked(
     most: usize,
 ) -> Result<Option<Blocked>> {
     let Some(held) = Held::known(&job.locks) else { return Ok(None) };
-    look(&mut claim_search(tx, keys, levels, job, most), job, &held).await
+    look(&mut claim_search((tx, keys, levels), job, most), job, &held).await
 }
 
 /// Writes the rows of the locks that a job's new claim holds, as listed in its record.
@@ -113,7 +107,7 @@ pub(crate) fn take(
     now_us: i64,
 ) -> Result<()> {
     for lock in job.held().into_iter().flat_map(Held::locks).filter(|lock| lock.spot.level.is_some()) {
-        put_holder(tx, keys, levels, job, claim, &lock, now_us)?;
+        put_holder((tx, keys, levels), job, claim, &lock, now_us)?;
     }
     put_all(tx, keys, job)
 }

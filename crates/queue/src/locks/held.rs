@@ -197,15 +197,10 @@ impl Held {
         locks
     }
 
-    /// How many locks it holds.
-    pub fn len(&self) -> usize {
+    /// How many locks it holds, with the big lock.
+    pub fn count(&self) -> usize {
         let of_level = |at: &HeldAt| usize::from(at.all.is_some()) + at.shared.len() + at.exclusive.len();
         1 + self.levels.values().map(of_level).sum::<usize>()
-    }
-
-    /// Always false, because a claim with locks holds the big lock.
-    pub fn is_empty(&self) -> bool {
-        false
     }
 
     /// The mode and units in which it holds exactly this, if it does.
@@ -297,7 +292,7 @@ pub(crate) fn allows(requests: &Requests, lock: &LockAt) -> bool {
 /// Whether a job may declare this on a store with these limits of transactions; otherwise [`jobs::add`](crate::jobs::add)
 /// rejects it.
 pub fn has_room(requests: &Requests, limits: &Limits) -> bool {
-    let named = Held::known(requests).map_or(0, |held| held.len() - 1);
+    let named = Held::known(requests).map_or(0, |held| held.count() - 1);
     named <= most_locks(limits) && crate::rows::encode(requests).len() <= MAX_LOCKS_BYTES
 }
 

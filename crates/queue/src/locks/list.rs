@@ -2,39 +2,17 @@
 
 use bytes::Bytes;
 use turnwise_policy::predictive_queue::locks::Mode;
+use turnwise_store::Transaction;
 use turnwise_store::key::successor;
-use turnwise_store::{Isolation, RangeRead, Transaction};
 
-use super::held::{LockAt, Spot};
-use super::rows::{AllOf, HolderRow, QueueRow};
-use super::search::How;
+use super::entry::{Entry, How};
+use super::held::Spot;
+use super::rows::{AllOf, HolderRow};
 use crate::error::corrupt;
-use crate::keyspace::KeyRange;
+use crate::keyspace::{KeyRange, behind};
+use crate::reads;
 use crate::rows::decode;
 use crate::{Claim, Keyspace, Result};
-
-/// A job that holds a lock, waits for it, or has reserved it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
-    /// Its row's key: a listing continues after it.
-    pub key: Bytes,
-    /// The lock.
-    pub lock: LockAt,
-    /// Whether it holds, waits for, or has reserved the lock.
-    pub how: How,
-    /// The job's type.
-    pub job_type: String,
-    /// The job.
-    pub id: String,
-    /// The job's tenant.
-    pub tenant: String,
-    /// Since when, in µs.
-    pub since_us: i64,
-    /// Its claim; `None` for a reservation.
-    pub claim: Option<Claim>,
-    /// Its ticket in the queue, lowest first, if it waits or has a reservation.
-    pub ticket: Option<i64>,
-}
 
 /// Which rows a listing by place includes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -135,48 +113,23 @@ pub async fn list(
     after: Option<&Bytes>,
     limit: usize,
 ) -> Result<Vec<Entry>> {
-    let behind = |(begin, end): KeyRange, after: &Bytes| {
-        (begin <= *after && *after < end).then(|| (successor(after), end))
+    let queues = keys.lock_queues();
+    let in_queues = after.filter(|after| (&queues.0..&queues.1).contains(after)).cloned();
+    let mut entries = match in_queues {
+        Some(_) => Vec::new(),
+        None => held(tx, keys, behind(keys.locks(), after.cloned()), limit).await?,
     };
-    let (holders, queues) = (keys.locks(), keys.lock_queues());
-    let (holders, queues) = match after {
-        None => (Some(holders), Some(queues)),
-        Some(after) => match behind(holders, after) {
-            Some(rest) => (Some(rest), Some(queues)),
-            None => (None, behind(queues, after)),
-        },
-    };
-    let mut entries = Vec::new();
-    if let Some(range) = holders {
-        entries = held(tx, keys, range, limit).await?;
-    }
-    let Some(range) = queues.filter(|_| entries.len() < limit) else { return Ok(entries) };
-    entries.extend(queued(tx, keys, range, limit - entries.len()).await?);
+    let queued = queued(tx, keys, behind(queues, in_queues), limit - entries.len()).await?;
+    entries.extend(queued);
     Ok(entries)
 }
 
 async fn held(tx: &Transaction, keys: &Keyspace, range: KeyRange, limit: usize) -> Result<Vec<Entry>> {
-    let rows = read(tx, range, limit).await?.into_iter().map(|(key, value)| {
-        let (spot, mode, job_type, id) = parse(keys, &key)?;
-        let HolderRow { claim, tenant, since_us, units, .. } = decode("lock row", &value)?;
-        let lock = LockAt { spot, mode, units };
-        let (how, claim) = (How::Holds, Some(claim));
-        Ok(Entry { key, lock, how, job_type, id, tenant, since_us, claim, ticket: None })
-    });
-    rows.collect()
+    reads::list(tx, range, limit, |key, value| Entry::of_holder(keys, key, value)).await
 }
 
 async fn queued(tx: &Transaction, keys: &Keyspace, range: KeyRange, limit: usize) -> Result<Vec<Entry>> {
-    let rows = read(tx, range, limit).await?.into_iter().map(|(key, value)| {
-        let (spot, ticket, job_type, id) =
-            keys.parse_lock_queue(&key).ok_or_else(|| corrupt("lock queue key", "not a tuple of six"))?;
-        let QueueRow { mode, units, tenant, since_us, waits } = decode("lock queue row", &value)?;
-        let lock = LockAt { spot, mode, units };
-        let how = if waits.is_some() { How::Waits } else { How::Reserved };
-        let (claim, ticket) = (waits.map(|waits| waits.claim), Some(ticket));
-        Ok(Entry { key, lock, how, job_type, id, tenant, since_us, claim, ticket })
-    });
-    rows.collect()
+    reads::list(tx, range, limit, |key, value| Ok(Entry::of_queue(keys, key, value)?.0)).await
 }
 
 /// The same by place: of each level the whole level first, then its resources by name. Each place lists its holders, then
@@ -283,19 +236,9 @@ async fn next_level(tx: &Transaction, keys: &Keyspace, level: Option<&str>) -> R
     // Within a level, the shared holders have the last rows.
     let held = (Kind::Held(Mode::Shared).range_at(keys, level).1, keys.locks().1);
     let queued = (Kind::Queued.range_at(keys, level).1, keys.lock_queues().1);
-    let mut next = None;
-    for (key, _) in read(tx, held, 1).await? {
-        next = parse(keys, &key)?.0.level;
-    }
-    for (key, _) in read(tx, queued, 1).await? {
-        let (spot, ..) =
-            keys.parse_lock_queue(&key).ok_or_else(|| corrupt("lock queue key", "not a tuple of six"))?;
-        next = match (next, spot.level) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
-    }
-    Ok(next)
+    let held = reads::list(tx, held, 1, |key, _| Ok(keys.parse_lock(key)?.0.level)).await?;
+    let queued = reads::list(tx, queued, 1, |key, _| Ok(keys.parse_lock_queue(key)?.0.level)).await?;
+    Ok(held.into_iter().chain(queued).flatten().min())
 }
 
 /// Up to `limit` running jobs of all types that have declared locks, each with its locks: one row per job. Adds no read
@@ -322,8 +265,8 @@ async fn running_in(
 ) -> Result<Vec<Running>> {
     let mut found = Vec::new();
     for mode in [Mode::Exclusive, Mode::Shared] {
-        for (key, value) in read(tx, range(mode), limit - found.len()).await? {
-            let (_, _, job_type, id) = parse(keys, &key)?;
+        for (key, value) in reads::rows(tx, range(mode), limit - found.len()).await? {
+            let (_, _, job_type, id) = keys.parse_lock(&key)?;
             let HolderRow { claim, tenant, all, .. } = decode("lock row", &value)?;
             let all = *all.ok_or_else(|| {
                 corrupt("lock row", "the one of the big lock does not say what else is held")
@@ -332,12 +275,4 @@ async fn running_in(
         }
     }
     Ok(found)
-}
-
-fn parse(keys: &Keyspace, key: &[u8]) -> Result<(Spot, Mode, String, String)> {
-    keys.parse_lock(key).ok_or_else(|| corrupt("lock key", "not a tuple of six"))
-}
-
-async fn read(tx: &Transaction, (begin, end): KeyRange, limit: usize) -> Result<Vec<(Bytes, Bytes)>> {
-    Ok(tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?)
 }

@@ -15,21 +15,21 @@
 //! write. Keys have the names of levels, never their order.
 
 mod claimed;
+mod entry;
 mod held;
 mod list;
-mod queries;
 mod rows;
 mod running;
 mod search;
 
 pub(crate) use claimed::{Availability, known, take};
 pub use claimed::{blocked, prefetch, reserve};
+pub use entry::{Entry, How};
 pub use held::Waits;
 pub(crate) use held::most_locks;
 pub use held::{Held, HeldAt, LockAt, MAX_LOCKS_BYTES, Spot, has_room};
-pub use list::{Behind, Entry, Kind, Running, Which, list, list_by_place, running, running_of};
-pub use queries::{blockers_of_run, may_request};
+pub use list::{Behind, Kind, Running, Which, list, list_by_place, running, running_of};
 pub use rows::{AllOf, HolderRow, QueueRow, Waiter};
 pub(crate) use rows::{of_pending_value, pending_value, release, unreserve};
-pub use running::{Asked, poll, release_some, request, withdraw};
-pub use search::{Blocked, Blocker, How};
+pub use running::{Asked, blockers_of_run, may_request, poll, release_some, request, withdraw};
+pub use search::Blocked;

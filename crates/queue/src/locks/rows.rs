@@ -10,6 +10,9 @@ use super::held::{Held, LockAt, Spot};
 use crate::rows::{decode, encode};
 use crate::{Claim, Job, Keyspace, Result};
 
+/// The transaction, where its rows are, and the configured levels.
+pub(super) type View<'a> = (&'a Transaction, &'a Keyspace, &'a Levels);
+
 /// The value of a row of [`Keyspace::locks`]: a job holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HolderRow {
@@ -94,10 +97,8 @@ pub(crate) fn of_pending_value(value: &[u8]) -> Result<Requests> {
 }
 
 /// Writes the row of a lock that a job holds. The row of the big lock has all its locks; [`put_all`] writes it.
-pub(crate) fn put_holder(
-    tx: &Transaction,
-    keys: &Keyspace,
-    levels: &Levels,
+pub(super) fn put_holder(
+    (tx, keys, levels): View<'_>,
     job: &Job,
     claim: &Claim,
     lock: &LockAt,

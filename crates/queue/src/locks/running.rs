@@ -5,10 +5,9 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use super::held::Waits;
 use super::held::{Held, LockAt, MAX_LOCKS_BYTES, Spot, allows, most_locks};
-use super::rows::{QueueRow, Waiter, capacity, put_all, put_holder, wake};
+use super::rows::{QueueRow, View, Waiter, capacity, put_all, put_holder, wake};
 use super::search::{Blocked, MAX_LOOKED_AT, Rule, Search};
 use crate::claims::held as held_job;
-use crate::error::corrupt;
 use crate::job::Job;
 use crate::keyspace::KeyRange;
 use crate::rows::{encode, write_job};
@@ -65,7 +64,7 @@ pub async fn request(
     }
     ordered.sort();
     let ordered: Vec<LockAt> = ordered.into_iter().map(|(_, lock)| lock).collect();
-    take(tx, keys, levels, job, run.claim, &ordered, now_us).await
+    take((tx, keys, levels), job, run.claim, &ordered, now_us).await
 }
 
 /// Checks whether a waiting job can have its lock now, and grants it. `Granted` for a job that does not wait.
@@ -81,7 +80,7 @@ pub async fn poll(
 ) -> Result<Asked> {
     let job = held_job(tx, keys, run.job_type, run.id, run.claim).await?;
     let locks: Vec<LockAt> = job.waits().into_iter().map(|waits| waits.lock.clone()).collect();
-    take(tx, keys, levels, job, run.claim, &locks, now_us).await
+    take((tx, keys, levels), job, run.claim, &locks, now_us).await
 }
 
 /// Stops waiting: the job continues with the locks that it holds. An earlier request may still be in flight, after its
@@ -169,15 +168,8 @@ fn check(levels: &Levels, job: &Job, lock: &LockAt) -> Result<Scope> {
 }
 
 /// Takes locks in the given order, up to the first that is not free.
-async fn take(
-    tx: &Transaction,
-    keys: &Keyspace,
-    levels: &Levels,
-    mut job: Job,
-    claim: &Claim,
-    locks: &[LockAt],
-    now_us: i64,
-) -> Result<Asked> {
+async fn take(view: View<'_>, mut job: Job, claim: &Claim, locks: &[LockAt], now_us: i64) -> Result<Asked> {
+    let (tx, keys, levels) = view;
     let Some(mut held) = job.held().cloned() else { return Ok(Asked::Granted) };
     let mut changed = false;
     let mut asked = Asked::Granted;
@@ -193,7 +185,7 @@ async fn take(
             )));
         }
         check_room(tx, &held, lock)?;
-        if let Some(blocked) = free(tx, keys, levels, &job, &held, lock).await? {
+        if let Some(blocked) = free(view, &job, &held, lock).await? {
             if job.waits().is_none() {
                 if let Some(above) = above(levels, &held, lock) {
                     asked = Asked::OutOfOrder { blocked, above };
@@ -213,7 +205,7 @@ async fn take(
             tx.clear(keys.lock_holder(&lock.spot, mode, &job.job_type, &job.id))?;
         }
         if lock.spot.level.is_some() {
-            put_holder(tx, keys, levels, &job, claim, lock, now_us)?;
+            put_holder(view, &job, claim, lock, now_us)?;
         }
         held.add(lock);
         changed = true;
@@ -230,34 +222,48 @@ async fn take(
 fn check_room(tx: &Transaction, held: &Held, lock: &LockAt) -> Result<()> {
     let most = most_locks(tx.limits());
     let bytes = encode(held).len() + encode(lock).len();
-    if held.len() > most || bytes > MAX_LOCKS_BYTES {
+    if held.count() > most || bytes > MAX_LOCKS_BYTES {
         return Err(refuse(format!(
             "the job holds {} locks of {bytes} bytes and asks for more; {most} and {MAX_LOCKS_BYTES} bytes are possible: \
              ask for all of the level",
-            held.len()
+            held.count()
         )));
     }
     Ok(())
 }
 
 /// What blocks a lock; `None` if nothing does, which the transaction then proves. A blocked lock adds no conflict.
-async fn free(
-    tx: &Transaction,
-    keys: &Keyspace,
-    levels: &Levels,
-    job: &Job,
-    held: &Held,
-    lock: &LockAt,
-) -> Result<Option<Blocked>> {
-    let rule = Rule::Run(job.waits().map(|waits| waits.ticket), held);
-    let by = (job.job_type.as_str(), job.id.as_str());
-    let view = (tx, keys, levels);
-    let mut search = Search::new(view, by, rule, MOST_TOLD);
+async fn free(view: View<'_>, job: &Job, held: &Held, lock: &LockAt) -> Result<Option<Blocked>> {
+    let mut search = run_search(view, job, held, MOST_TOLD);
     let blocked = search.lock(lock).await?;
     if blocked.is_none() {
         search.prove();
     }
     Ok(blocked)
+}
+
+fn run_search<'a>(view: View<'a>, job: &'a Job, held: &'a Held, most: usize) -> Search<'a> {
+    let rule = Rule::Run(job.waits().map(|waits| waits.ticket), held);
+    Search::new(view, (&job.job_type, &job.id), rule, most)
+}
+
+/// The jobs that block a running job that waits, up to `most`: the holders of its lock, and then the jobs before it in a
+/// queue. `None` if it does not wait, or if nothing blocks it. Adds no read conflict.
+pub async fn blockers_of_run(
+    tx: &Transaction,
+    keys: &Keyspace,
+    levels: &Levels,
+    job: &Job,
+    most: usize,
+) -> Result<Option<Blocked>> {
+    let (Some(waits), Some(held)) = (job.waits(), job.held()) else { return Ok(None) };
+    run_search((tx, keys, levels), job, held, most).lock(&waits.lock).await
+}
+
+/// Whether a running job holds this lock, or has declared that it may want it.
+pub fn may_request(levels: &Levels, job: &Job, lock: &LockAt) -> bool {
+    let counted = capacity(levels, &lock.spot).is_some();
+    job.held().is_some_and(|held| held.covers(lock, counted)) || allows(&job.locks, lock)
 }
 
 /// A held lock that forbids waiting for this one: any that does not come before it. A held lock on a whole level comes after
@@ -343,9 +349,7 @@ async fn last_tickets(
     let limit = if single { 1 } else { MAX_LOOKED_AT };
     let mut last = None;
     for (key, _) in tx.range_with(RangeRead { begin, end, limit, reverse: true }, isolation).await? {
-        let (_, ticket, _, _) =
-            keys.parse_lock_queue(&key).ok_or_else(|| corrupt("lock queue key", "not a tuple of six"))?;
-        last = last.max(Some(ticket));
+        last = last.max(Some(keys.parse_lock_queue(&key)?.1));
     }
     Ok(last)
 }

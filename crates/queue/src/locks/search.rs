@@ -14,11 +14,10 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use turnwise_policy::predictive_queue::locks::{Levels, Mode, Requests};
 use turnwise_store::{KeyValue, Proof, RangeRead, Transaction};
 
+use super::entry::{Entry, How};
 use super::held::{Held, LockAt, Spot};
-use super::rows::{HolderRow, QueueRow, capacity};
-use crate::error::corrupt;
+use super::rows::{View, capacity};
 use crate::keyspace::KeyRange;
-use crate::rows::decode;
 use crate::{Keyspace, Result};
 
 /// The most rows that are read of one queue, or of the sharers of one resource; anything after them counts as blocking.
@@ -29,41 +28,13 @@ const CONCURRENT_READS: usize = 64;
 /// Locks that are checked together: if one of them is blocked, the reads of the others are wasted.
 const TOGETHER: usize = 16;
 
-/// A job that blocks a lock.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blocker {
-    /// The lock that it holds, or wants with an earlier ticket.
-    pub lock: LockAt,
-    /// How it blocks.
-    pub how: How,
-    /// The job's type.
-    pub job_type: String,
-    /// The job.
-    pub id: String,
-    /// The job's tenant.
-    pub tenant: String,
-    /// Since when, in µs.
-    pub since_us: i64,
-}
-
-/// How a job blocks a lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum How {
-    /// It holds the lock.
-    Holds,
-    /// It runs, waits for the lock, and came first.
-    Waits,
-    /// It is pending, has reserved the lock, and came first.
-    Reserved,
-}
-
 /// Why a lock is not available now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocked {
     /// The lock that was wanted; the whole level if the name is unknown.
     pub lock: LockAt,
     /// What blocks it: at least one job, and at most as many as requested.
-    pub by: Vec<Blocker>,
+    pub by: Vec<Entry>,
 }
 
 /// Which jobs may block the caller.
@@ -76,16 +47,6 @@ pub(super) enum Rule<'a> {
     /// it holds nothing does not block it, if this job holds something there. So no job is blocked by a job that waits for
     /// it.
     Run(Option<i64>, &'a Held),
-}
-
-/// A job that waits, or has a reservation.
-#[derive(Clone)]
-struct Queued {
-    spot: Spot,
-    ticket: i64,
-    job_type: String,
-    id: String,
-    row: QueueRow,
 }
 
 /// A range, and how many of its rows are read.
@@ -108,7 +69,7 @@ pub(super) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub(super) fn new(
-        (tx, keys, levels): (&'a Transaction, &'a Keyspace, &'a Levels),
+        (tx, keys, levels): View<'a>,
         (job_type, id): (&'a str, &'a str),
         rule: Rule<'a>,
         most: usize,
@@ -257,46 +218,35 @@ impl<'a> Search<'a> {
         Ok(self.blocked(lock, by))
     }
 
-    fn blocked(&self, lock: &LockAt, mut by: Vec<Blocker>) -> Option<Blocked> {
+    fn blocked(&self, lock: &LockAt, mut by: Vec<Entry>) -> Option<Blocked> {
         by.truncate(self.most);
         (!by.is_empty()).then(|| Blocked { lock: lock.clone(), by })
     }
 
     /// The holders in a range, without the caller.
-    fn holders(&self, wanted: &Wanted) -> Result<Vec<Blocker>> {
-        let mut found = Vec::new();
-        for (key, value) in self.rows(wanted) {
-            let (spot, mode, job_type, id) =
-                self.keys.parse_lock(key).ok_or_else(|| corrupt("lock key", "not a tuple of six"))?;
-            if self.is_own(&job_type, &id) {
-                continue;
-            }
-            let HolderRow { tenant, since_us, units, .. } = decode("lock row", value)?;
-            let lock = LockAt { spot, mode, units };
-            found.push(Blocker { lock, how: How::Holds, job_type, id, tenant, since_us });
-        }
-        Ok(found)
+    fn holders(&self, wanted: &Wanted) -> Result<Vec<Entry>> {
+        let holders = self.rows(wanted).iter().map(|(key, value)| Entry::of_holder(self.keys, key, value));
+        let mut holders: Vec<Entry> = holders.collect::<Result<_>>()?;
+        holders.retain(|holder| !self.is_own(holder));
+        Ok(holders)
     }
 
     /// The earlier jobs that want what conflicts with this lock. If units are counted and too few are free, also the holders
     /// of units.
-    fn queue_against(&self, lock: &LockAt) -> Result<Vec<Blocker>> {
+    fn queue_against(&self, lock: &LockAt) -> Result<Vec<Entry>> {
         let mut queued = Vec::new();
         for (key, value) in self.queues(&lock.spot).iter().flat_map(|wanted| self.rows(wanted)) {
-            let (spot, ticket, job_type, id) = self
-                .keys
-                .parse_lock_queue(key)
-                .ok_or_else(|| corrupt("lock queue key", "not a tuple of six"))?;
-            queued.push(Queued { spot, ticket, job_type, id, row: decode("lock queue row", value)? });
+            let (entry, is_inside) = Entry::of_queue(self.keys, key, value)?;
+            if self.binds(&entry, is_inside) {
+                queued.push(entry);
+            }
         }
-        queued.retain(|queued| self.binds(queued));
-        let excludes = |queued: &&Queued| lock.mode == Mode::Exclusive || queued.row.mode == Mode::Exclusive;
-        let mut by: Vec<Blocker> = queued.iter().filter(excludes).cloned().map(Queued::blocker).collect();
+        let excludes = |queued: &&Entry| lock.mode == Mode::Exclusive || queued.lock.mode == Mode::Exclusive;
+        let mut by: Vec<Entry> = queued.iter().filter(excludes).cloned().collect();
         let Some(capacity) = self.counted(lock) else { return Ok(by) };
         let mut sharers = self.holders(&self.sharers(lock))?;
-        let first =
-            queued.into_iter().filter(|queued| queued.spot == lock.spot && queued.row.mode == Mode::Shared);
-        sharers.extend(first.map(Queued::blocker));
+        queued.retain(|queued| queued.lock.spot == lock.spot && queued.lock.mode == Mode::Shared);
+        sharers.append(&mut queued);
         let used: u64 = sharers.iter().map(|sharer| u64::from(sharer.lock.units)).sum();
         let wanted = u64::from(lock.units.min(capacity));
         if used + wanted > u64::from(capacity) {
@@ -305,35 +255,24 @@ impl<'a> Search<'a> {
         Ok(by)
     }
 
-    fn is_own(&self, job_type: &str, id: &str) -> bool {
-        (job_type, id) == (self.job_type, self.id)
+    fn is_own(&self, entry: &Entry) -> bool {
+        (entry.job_type.as_str(), entry.id.as_str()) == (self.job_type, self.id)
     }
 
     /// Whether this entry of a queue blocks the caller.
-    fn binds(&self, queued: &Queued) -> bool {
-        let Queued { spot, ticket, job_type, id, row } = queued;
-        let before = |own: Option<i64>| {
-            own.is_none_or(|own| (*ticket, job_type.as_str(), id.as_str()) < (own, self.job_type, self.id))
-        };
-        if self.is_own(job_type, id) {
+    fn binds(&self, entry: &Entry, is_inside: bool) -> bool {
+        let place = (entry.ticket.unwrap_or_default(), entry.job_type.as_str(), entry.id.as_str());
+        let before = |own: Option<i64>| own.is_none_or(|own| place < (own, self.job_type, self.id));
+        if self.is_own(entry) {
             return false;
         }
-        match (self.rule, &row.waits) {
+        match (self.rule, entry.how) {
             (Rule::Claim(own), _) => before(own),
-            (Rule::Run(..), None) => false,
-            (Rule::Run(own, held), Some(waiter)) => {
-                let inside = spot.level.as_ref().is_none_or(|level| held.is_inside(level));
-                before(own) && (waiter.inside || !inside)
+            (Rule::Run(own, held), How::Waits) => {
+                let holds = entry.lock.spot.level.as_ref().is_none_or(|level| held.is_inside(level));
+                before(own) && (is_inside || !holds)
             }
+            (Rule::Run(..), _) => false,
         }
-    }
-}
-
-impl Queued {
-    fn blocker(self) -> Blocker {
-        let Queued { spot, job_type, id, row, .. } = self;
-        let QueueRow { mode, units, tenant, since_us, waits } = row;
-        let how = if waits.is_some() { How::Waits } else { How::Reserved };
-        Blocker { lock: LockAt { spot, mode, units }, how, job_type, id, tenant, since_us }
     }
 }

@@ -27,7 +27,7 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use super::resolve::{DocProcessor, FETCH_TIMEOUT};
 use super::schedule::{self, Doc, Row, RowState, read_row, write_row};
-use super::{Settings, corrupt, parse};
+use super::{Settings, parse};
 use crate::documents::{Error, Result, Revision, read, write::Slot};
 use crate::{Replication, replication_id};
 
@@ -151,8 +151,7 @@ impl DocProcessor {
                 let read = RangeRead { begin, end, limit: 4 * MAX_CHECKS, reverse: false };
                 let rows = tx.range_with(read, Isolation::Snapshot).await?;
                 let entry = |key: &bytes::Bytes| {
-                    let (due_us, db, id) =
-                        keys.parse_filter_check(key).ok_or_else(|| corrupt("filter check key"))?;
+                    let (due_us, db, id) = keys.parse_filter_check(key)?;
                     Ok(Entry { due_us, db, id })
                 };
                 rows.iter().map(|(key, _)| entry(key)).collect::<turnwise_queue::Result<_>>()

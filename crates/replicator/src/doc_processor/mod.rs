@@ -293,7 +293,7 @@ async fn remove_some(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<bool
         if n > 0 && !tx.has_room() {
             return Ok(false);
         }
-        let (_, id) = keys.parse_replication(key).ok_or_else(|| corrupt("replication key"))?;
+        let (_, id) = keys.parse_replication(key)?;
         schedule::forget(tx, keys, db, &id).await?;
     }
     let done = rows.len() < REMOVE_BATCH;

@@ -211,8 +211,7 @@ impl DocProcessor {
                 let read = RangeRead { begin, end, limit: 2 * MAX_IN_FLIGHT, reverse: false };
                 let rows = tx.range_with(read, Isolation::Snapshot).await?;
                 let entry = |key: &bytes::Bytes| {
-                    let (due_us, db, id) =
-                        keys.parse_unresolved(key).ok_or_else(|| corrupt("unresolved key"))?;
+                    let (due_us, db, id) = keys.parse_unresolved(key)?;
                     Ok(Entry { due_us, db, id })
                 };
                 let entries: turnwise_queue::Result<Vec<Entry>> =

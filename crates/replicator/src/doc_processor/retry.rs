@@ -3,7 +3,6 @@
 use turnwise_queue::Keyspace;
 use turnwise_store::{Isolation, RangeRead, Store, Transaction};
 
-use super::corrupt;
 use super::schedule::{Row, RowState, read_row, write_row};
 use turnwise_queue::Result;
 
@@ -34,8 +33,7 @@ pub async fn retry_errors(
             let rows = tx.range_with(read, Isolation::Snapshot).await?;
             let (mut count, mut last) = (0, None);
             for (key, _) in &rows {
-                let (due_us, db_of, id) =
-                    keys.parse_unresolved(key).ok_or_else(|| corrupt("unresolved key"))?;
+                let (due_us, db_of, id) = keys.parse_unresolved(key)?;
                 if last.is_some() && !tx.has_room() {
                     break;
                 }

@@ -9,7 +9,7 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 use super::schedule::{Row, RowState, read_row};
 use turnwise_queue::timestamp;
 
-use super::{Nodes, Summary, corrupt};
+use super::{Nodes, Summary};
 use crate::documents::{Result, databases, rows};
 use crate::spec::JOB_TYPE;
 
@@ -94,7 +94,7 @@ pub async fn statuses(
     };
     let mut found = Vec::with_capacity(rows.len());
     for (key, value) in rows {
-        let (_, id) = keys.parse_replication(&key).ok_or_else(|| corrupt("replication key"))?;
+        let (_, id) = keys.parse_replication(&key)?;
         let row = rows::decode("replication row", &value)?;
         found.push(of_row(tx, keys, nodes, db, &id, row, now_us).await?);
     }

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 use turnwise_queue::Keyspace;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
-use super::error::corrupt;
 use super::rows::{self, decode, encode};
 use super::{Counters, Error, Result, names};
 
@@ -82,7 +81,7 @@ pub async fn list(
     let read = RangeRead { begin, end, limit, reverse: false };
     let rows = tx.range_with(read, Isolation::Snapshot).await?;
     let database = |(key, value): &(bytes::Bytes, bytes::Bytes)| {
-        let name = keys.parse_database(key).ok_or_else(|| corrupt("database key", "not a tuple of three"))?;
+        let name = keys.parse_database(key)?;
         Ok((name, decode("database row", value)?))
     };
     rows.iter().map(database).collect()

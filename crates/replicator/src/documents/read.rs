@@ -6,7 +6,6 @@ use serde_json::{Map, Value};
 use turnwise_queue::{Keyspace, read_pieces};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
-use super::error::corrupt;
 use super::rows::{self, decode};
 use super::{Error, Result, Revision};
 
@@ -155,9 +154,7 @@ pub async fn page(
     for (key, value) in rows {
         let head: Head = decode("document head", &value)?;
         if !head.deleted {
-            let id =
-                keys.parse_document(&key).ok_or_else(|| corrupt("document key", "not a tuple of four"))?;
-            heads.push(Head { id, ..head });
+            heads.push(Head { id: keys.parse_document(&key)?, ..head });
         }
     }
     Ok(Page { heads, next })

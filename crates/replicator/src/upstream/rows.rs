@@ -5,7 +5,7 @@ use turnwise_queue::Keyspace;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::Seq;
-use crate::documents::{corrupt, names, rows};
+use crate::documents::{names, rows};
 
 /// A database that mirrors a database of the upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,7 +98,7 @@ pub(super) async fn list_owed(
     let (begin, end) = keys.mirror_all_owed(db);
     let found = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
     let owed = |(key, value): &(bytes::Bytes, bytes::Bytes)| {
-        let id = keys.parse_mirror_owed(key).ok_or_else(|| corrupt("owed key", "not a tuple of four"))?;
+        let id = keys.parse_mirror_owed(key)?;
         Ok((id, rows::decode("owed row", value)?))
     };
     found.iter().map(owed).collect()

@@ -122,7 +122,8 @@ async fn main() {
     let store = Store::new(engine, Arc::new(runtime::System));
     let keys = Keyspace::default();
     let types: Vec<String> = TYPES.map(str::to_owned).to_vec();
-    let is_empty = |tx: Transaction| async move { jobs::types(&tx, &Keyspace::default(), 1).await };
+    let is_empty =
+        |tx: Transaction| async move { jobs::types_after(&tx, &Keyspace::default(), None, 1).await };
     if store.transact(is_empty).await.expect("the store works").is_empty() {
         let begun = Instant::now();
         fill(&store, count, tenants).await.expect("the store works");
