@@ -23,9 +23,8 @@
 //!   time. These moments are the same for all workers, so usages that several workers have charged can be added up.
 //!
 //! Source: "Fair Share Job Scheduling for CouchDB 3.x Replicator", and its reference, Kay and Lauder, "A Fair Share
-//! Scheduler" (1988). Numbers are exact here; [`integers`] truncates where CouchDB does.
+//! Scheduler" (1988). Numbers are exact here; `tests/integers.rs` truncates where CouchDB does.
 
-pub mod integers;
 #[cfg(test)]
 mod tests;
 
