@@ -46,7 +46,6 @@ impl Weight {
     /// A configured weight: 0.001 to 1,000, rounded to thousandths. `None` outside this range.
     pub fn new(weight: f64) -> Option<Weight> {
         let thousandths = (weight * 1_000.0).round();
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between the two")]
         (1.0..=1_000_000.0).contains(&thousandths).then_some(Weight(thousandths as u32))
     }
 

@@ -38,7 +38,7 @@ use crate::fair_share::virtual_time::Pace;
 
 /// A number with a total order, for heaps and sorting.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Float(pub f64);
+pub struct Float(pub f64);
 
 impl PartialEq for Float {
     fn eq(&self, other: &Self) -> bool {

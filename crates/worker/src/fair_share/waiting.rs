@@ -8,11 +8,11 @@
 //! *Forces.* Reading all waiting tenants at each wake is `O(tenants)`. If there are many, they are read less often
 //! ([`STALE_US_PER_TENANT`]), as long as the known ones have enough jobs.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use turnwise_policy::rotation::Float;
 use turnwise_store::Versionstamp;
 
 /// How old the known state may be, in µs per tenant, as long as its jobs fill the slots. Reading a row takes about 5
@@ -21,30 +21,6 @@ const STALE_US_PER_TENANT: i64 = 50;
 /// With fewer tenants than this, the rows are read at every change: they fit into one small read.
 const FEW: usize = 100;
 
-/// A tenant's position in the order: lower comes first.
-#[derive(Debug, Clone, Copy)]
-struct Position(f64);
-
-impl PartialEq for Position {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Position {}
-
-impl PartialOrd for Position {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Position {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
 /// What is known of a tenant with a waiting row.
 #[derive(Debug, Clone, Copy)]
 struct Queue {
@@ -52,8 +28,8 @@ struct Queue {
     stamp: Option<Versionstamp>,
     /// Whether the first read has found that stamp.
     first: bool,
-    /// Its position in the order; `None` if its queue is empty as of its stamp.
-    position: Option<Position>,
+    /// Its position in the order, where lower comes first; `None` if its queue is empty as of its stamp.
+    position: Option<Float>,
     /// Since when it is known to be empty, in µs.
     empty_since_us: i64,
 }
@@ -70,7 +46,7 @@ pub(super) struct WaitingTenants {
     /// Whether the next pass reads the rows whatever their age, because the known jobs did not fill the slots.
     too_old: bool,
     queues: BTreeMap<Arc<str>, Queue>,
-    order: BTreeSet<(Position, Arc<str>)>,
+    order: BTreeSet<(Float, Arc<str>)>,
 }
 
 /// What a read of the rows has shown about a tenant.
@@ -157,11 +133,11 @@ impl WaitingTenants {
             let queue = known.unwrap_or(Queue {
                 stamp: None,
                 first: false,
-                position: Some(Position(f64::MAX)),
+                position: Some(Float(f64::MAX)),
                 empty_since_us: 0,
             });
             if known.is_none() {
-                self.order.insert((Position(f64::MAX), tenant.clone()));
+                self.order.insert((Float(f64::MAX), tenant.clone()));
             }
             let is_first = first || queue.first && queue.stamp == Some(stamp);
             self.queues.insert(tenant, Queue { stamp: Some(stamp), first: is_first, ..queue });
@@ -186,7 +162,7 @@ impl WaitingTenants {
             return false;
         }
         let tenant: Arc<str> = tenant.into();
-        let position = Position(f64::MAX);
+        let position = Float(f64::MAX);
         self.order.insert((position, tenant.clone()));
         self.queues
             .insert(tenant, Queue { stamp: None, first: false, position: Some(position), empty_since_us: 0 });
@@ -233,10 +209,10 @@ impl WaitingTenants {
         let Some(position) = self.queues.get_mut(tenant).and_then(|queue| queue.position.as_mut()) else {
             return;
         };
-        if *position != Position(next) {
+        if *position != Float(next) {
             let removed = self.order.remove(&(*position, name.clone()));
             debug_assert!(removed, "{name} has a queue and no position");
-            *position = Position(next);
+            *position = Float(next);
             self.order.insert((*position, name));
         }
     }
