@@ -26,7 +26,7 @@ use turnwise_web::pool::Pool;
 use turnwise_web::room::Room;
 use turnwise_worker::{
     Counts, Deadlines, Dependencies, EventRules, External, ExternalOptions, Filters, Joined, Live, Monitor,
-    MonitorOptions, QueueRules, Recorder, Retention, RetentionOptions, Spans, Timekeeper, Worker, join_nodes,
+    QueueRules, Recorder, Retention, RetentionOptions, Spans, Timekeeper, Worker, join_nodes,
 };
 
 use crate::bulk::{self, BulkOperations};
@@ -187,20 +187,18 @@ impl Common {
         External::new(self.impatient.clone(), self.keys.clone(), options).with_metrics(metrics)
     }
 
-    /// Starts the services that keep the rows of jobs in order. Returns those settings of them that change.
+    /// Starts the services that keep the rows of jobs in order. Returns the settings of the retention, which change.
     pub fn keep(
         &self,
         external: &External,
         recorder: Recorder,
         services: &mut Services,
-    ) -> (Live<MonitorOptions>, Live<RetentionOptions>) {
+    ) -> Live<RetentionOptions> {
         let (store, keys) = (self.opened.store.clone(), self.keys.clone());
         let own = || (store.clone(), keys.clone());
-        let (monitored, kept) =
-            (Live::from(live::monitor(&self.config)), Live::from(live::retention(&self.config)));
-        let ((store, keys), options, external_workers) = (own(), monitored.clone(), external.clone());
-        let monitor = Monitor { store, keys, options, external: external_workers };
-        services.add("monitor", monitor, Monitor::run);
+        let kept = Live::from(live::retention(&self.config));
+        let (store, keys) = own();
+        services.add("monitor", Monitor { store, keys, external: external.clone() }, Monitor::run);
         let (store, keys) = own();
         services.add("deadlines", Deadlines { store, keys, external: external.clone() }, Deadlines::run);
         let (store, keys) = own();
@@ -214,7 +212,7 @@ impl Common {
         let (store, keys) = own();
         services.add("retention", Retention { store, keys, options: kept.clone() }, Retention::run);
         services.add("recorder of events", recorder, Recorder::run);
-        (monitored, kept)
+        kept
     }
 
     /// Starts the services that follow rows for requests and webhooks. Returns the events of all jobs.

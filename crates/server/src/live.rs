@@ -12,9 +12,7 @@ use turnwise_policy::predictive_queue::locks::{Level, Levels};
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_telemetry::{log, otel};
-use turnwise_worker::{
-    EventRules, ExternalOptions, Live, MonitorOptions, QueueRules, RetentionOptions, Tunables,
-};
+use turnwise_worker::{EventRules, ExternalOptions, Live, QueueRules, RetentionOptions, Tunables};
 
 use crate::job_types::Tune;
 
@@ -30,7 +28,6 @@ pub(crate) struct Parts {
     /// The workers of this server.
     pub workers: Vec<(Live<Tunables>, Tune)>,
     pub external: Live<ExternalOptions>,
-    pub monitor: Live<MonitorOptions>,
     pub retention: Live<RetentionOptions>,
     pub events: Live<EventRules>,
     pub settings: Live<Settings>,
@@ -68,7 +65,6 @@ impl Parts {
             queue,
             ..self.external.get()
         });
-        self.monitor.set(monitor(config));
         self.retention.set(retention(config));
         self.events.set(config.events);
         self.settings.set(Settings { defaults: replication.clone(), ..self.settings.get() });
@@ -94,10 +90,6 @@ pub(crate) fn queue(config: &Config, levels: &Levels) -> Arc<QueueRules> {
     let aging = Aging { tick_us: i64::try_from(tick.as_micros()).unwrap_or(i64::MAX), ticks: aging_ticks };
     let rules = Rules { base: base_weight, aging };
     Arc::new(QueueRules { levels: levels.clone(), window, rules, waiting_uses_slot })
-}
-
-pub(crate) fn monitor(config: &Config) -> MonitorOptions {
-    MonitorOptions { interval: config.workers.health_interval, max_history: config.jobs.max_history }
 }
 
 pub(crate) fn retention(config: &Config) -> RetentionOptions {

@@ -131,14 +131,13 @@ impl Server {
         let indexing = indexing::servers(&start)?;
         types.extend(indexing::start(&start, &indexing, &replications.ownership, &mut services).await?);
         types.insert(0, replications.job_type);
-        let kept = common.keep(&external, recorder, &mut services);
+        let retention = common.keep(&external, recorder, &mut services);
         let tuned = |of: &JobType| (of.worker.tunables().clone(), of.tune);
         let parts = Parts {
             config: Arc::new(config.clone()).into(),
             workers: types.iter().map(tuned).collect(),
             external: external.options().clone(),
-            monitor: kept.0,
-            retention: kept.1,
+            retention,
             events: rules.clone(),
             settings: common.settings.clone(),
             client: common.client.clone(),

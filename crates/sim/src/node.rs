@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Meter, Runtime, Store};
 use turnwise_worker::{
-    Counts, Deadlines, Dependencies, External, ExternalOptions, Filters, Live, Membership, Monitor,
-    MonitorOptions, Options, Retention, RetentionOptions, Timekeeper, Tunables, Worker, membership_events,
+    Counts, Deadlines, Dependencies, External, ExternalOptions, Filters, Live, Membership, Monitor, Options,
+    Retention, RetentionOptions, Timekeeper, Tunables, Worker, membership_events,
 };
 
 use crate::check::Checker;
@@ -251,10 +251,7 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
     };
     let external = External::new(store.clone(), keys.clone(), options);
     lock(&setting.servers).insert(link.site, Server { link: link.clone(), external: external.clone() });
-    let options = MonitorOptions { interval: health_interval, max_history };
-    let (watched, keys_of) = (store.clone(), keys.clone());
-    let monitor =
-        Monitor { store: watched, keys: keys_of, options: options.into(), external: external.clone() };
+    let monitor = Monitor { store: store.clone(), keys: keys.clone(), external: external.clone() };
     let options = RetentionOptions { retention: plan.retention, interval: RETENTION_INTERVAL };
     let retention = Retention { store: store.clone(), keys: keys.clone(), options: options.into() };
     // The tasks never stop by themselves here, because they have no work for a process that has left.

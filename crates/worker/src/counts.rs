@@ -8,6 +8,8 @@ use turnwise_queue::counts::{Cursor, Folded, fold};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::{Error, Store};
 
+use crate::service::until_stopped;
+
 /// The pause after a pass that found little to do.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// The shortest pause, while each commit appends a row.
@@ -29,22 +31,11 @@ pub struct Counts {
 impl Counts {
     /// Repeats passes until it is stopped.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            let runtime = self.store.runtime().clone();
+        until_stopped(stop, async move {
             let (mut pause, mut after) = (INTERVAL, None);
             loop {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    () = runtime.sleep(pause) => {}
-                }
-                let passed = tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    passed = self.pass(&mut after) => passed,
-                };
-                pause = match passed {
+                self.store.runtime().sleep(pause).await;
+                pause = match self.pass(&mut after).await {
                     Ok(rows) if rows > MANY || after.is_some() => (pause / 2).max(SHORTEST),
                     Ok(_) => (pause * 2).min(INTERVAL),
                     Err(error) => {

@@ -26,6 +26,7 @@ use turnwise_queue::{Job, Keyspace, Result};
 use turnwise_store::Store;
 
 use crate::External;
+use crate::service::until_stopped;
 use crate::times::duration_us;
 
 /// The time between two checks.
@@ -186,26 +187,14 @@ struct Checks {
 impl Deadlines {
     /// Repeats checks until it is stopped.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            let runtime = self.store.runtime().clone();
+        until_stopped(stop, async move {
+            let runtime = self.store.runtime();
             let mut checks = Checks { at_us: runtime.now_us(), all: true, ..Checks::default() };
             loop {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    () = runtime.sleep(CHECK_INTERVAL) => {}
-                }
+                runtime.sleep(CHECK_INTERVAL).await;
                 self.external.run_observations.observed_us.fetch_add(duration_us(CHECK_INTERVAL), Relaxed);
-                let checked = async {
-                    if let Err(error) = self.check(&mut checks).await {
-                        tracing::error!(%error, "cannot check the deadlines of runs: tries again soon");
-                    }
-                };
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    () = checked => {}
+                if let Err(error) = self.check(&mut checks).await {
+                    tracing::error!(%error, "cannot check the deadlines of runs: tries again soon");
                 }
             }
         })

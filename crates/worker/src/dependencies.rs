@@ -6,7 +6,7 @@ use turnwise_queue::dependencies::{self, Unsettled};
 use turnwise_queue::{Error, Keyspace, Result, concurrency};
 use turnwise_store::{Isolation, Store, Watch};
 
-use crate::service::keep_up;
+use crate::service::{keep_up, until_stopped};
 
 /// Releases the remaining dependents of ended jobs ([`dependencies::settle`]), and marks the remaining jobs of rate
 /// limit buckets ([`concurrency::mark_rest`]). Any number of servers may do this at the same time.
@@ -21,10 +21,8 @@ pub struct Dependencies {
 impl Dependencies {
     /// Repeats passes until it is stopped.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            keep_up(&self.store, &stop, "cannot release jobs whose dependencies have ended", || self.pass())
-                .await;
+        until_stopped(stop, async move {
+            keep_up(&self.store, "cannot release jobs whose dependencies have ended", || self.pass()).await;
         })
     }
 

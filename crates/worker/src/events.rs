@@ -19,8 +19,7 @@ use md5::{Digest, Md5};
 use turnwise_queue::{Error, Keyspace, Result, workers};
 use turnwise_store::{Store, Watch};
 
-/// The pause after a read that failed permanently.
-const ERROR_PAUSE: Duration = Duration::from_secs(1);
+use crate::times::ERROR_PAUSE;
 
 /// A change of the membership.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use turnwise_queue::selection::{Members, searching};
 use turnwise_queue::{Error, Job, Keyspace, Result, concurrency, filters, jobs, webhooks};
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction, Watch};
 
-use crate::service::keep_up;
+use crate::service::{keep_up, until_stopped};
 
 /// The maximum number of paused jobs that one transaction reads.
 const BATCH: usize = 200;
@@ -164,9 +164,8 @@ pub struct Filters {
 impl Filters {
     /// Checks all paused jobs once, and again after each change of the filters, until it is stopped.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            keep_up(&self.store, &stop, "cannot release paused jobs", || self.pass()).await;
+        until_stopped(stop, async move {
+            keep_up(&self.store, "cannot release paused jobs", || self.pass()).await;
         })
     }
 

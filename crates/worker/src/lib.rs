@@ -83,7 +83,7 @@ pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
 pub use live::Live;
 pub use locks::{LockError, QueueRules, Startable, Weight, startable, weigh};
 pub use metrics::{CrashKind, JOB_BOUNDS_US, MAX_TYPES, Metrics, OTHER_TYPES, RunResult, TypeMetrics};
-pub use monitor::{Monitor, MonitorOptions};
+pub use monitor::Monitor;
 pub use nodes::{Joined, join_nodes};
 pub use options::{Options, Tunables};
 pub use pass::{Passes, QueueHead, compared, explain};

@@ -7,7 +7,7 @@ use turnwise_queue::clock::{self, COMPARE_INTERVAL};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::{Store, Watch};
 
-use crate::service::keep_up;
+use crate::service::{keep_up, until_stopped};
 
 /// Compares the clocks every few seconds. Each process runs one.
 #[derive(Clone)]
@@ -21,10 +21,8 @@ pub struct Timekeeper {
 impl Timekeeper {
     /// Compares the clocks repeatedly, until it is stopped.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            keep_up(&self.store, &stop, "cannot compare this node's clock with the store's", || self.pass())
-                .await;
+        until_stopped(stop, async move {
+            keep_up(&self.store, "cannot compare this node's clock with the store's", || self.pass()).await;
         })
     }
 

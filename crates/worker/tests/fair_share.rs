@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 use turnwise_queue::usage::{self, Charged};
 use turnwise_queue::{State, tenants, workers};
 use turnwise_worker::{
-    Accepted, DEFAULT_HEALTH_INTERVAL, External, ExternalEnd, ExternalOptions, FairRules, Monitor,
-    MonitorOptions, Options, RotationRules, Tunables, Worker,
+    Accepted, DEFAULT_HEALTH_INTERVAL, External, ExternalEnd, ExternalOptions, FairRules, Monitor, Options,
+    RotationRules, Tunables, Worker,
 };
 
 use crate::common::{PATIENCE, Run, T, World, done, json};
@@ -393,8 +393,8 @@ async fn end(external: &External, worker: &str, given: &Accepted) {
 /// Starts the monitor of a server.
 fn monitor(world: &World, external: &External) -> CancellationToken {
     let stop = CancellationToken::new();
-    let (store, keys, options) = (world.store.clone(), world.keys.clone(), MonitorOptions::default().into());
-    tokio::spawn(Monitor { store, keys, options, external: external.clone() }.run(stop.clone()));
+    let (store, keys) = (world.store.clone(), world.keys.clone());
+    tokio::spawn(Monitor { store, keys, external: external.clone() }.run(stop.clone()));
     stop
 }
 

@@ -8,8 +8,8 @@ use turnwise_queue::claims::Ending;
 use turnwise_queue::{After, Claim, Context, NewJob, State, claims, jobs, workers};
 use turnwise_store::Runtime;
 use turnwise_worker::{
-    DEFAULT_HEALTH_INTERVAL, Dependencies, External, ExternalOptions, Live, Monitor, MonitorOptions,
-    Retention, RetentionOptions,
+    DEFAULT_HEALTH_INTERVAL, Dependencies, External, ExternalOptions, Live, Monitor, Retention,
+    RetentionOptions,
 };
 
 use crate::common::faulty::Fault;
@@ -23,9 +23,7 @@ fn external(world: &World) -> External {
 fn monitor(world: &World) -> CancellationToken {
     let stop = CancellationToken::new();
     let (store, keys) = (world.store.clone(), world.keys.clone());
-    let monitor =
-        Monitor { store, keys, options: MonitorOptions::default().into(), external: external(world) };
-    tokio::spawn(monitor.run(stop.clone()));
+    tokio::spawn(Monitor { store, keys, external: external(world) }.run(stop.clone()));
     stop
 }
 
@@ -103,8 +101,7 @@ async fn no_worker_is_removed_while_none_can_send_heartbeats() {
         tx.commit().await.is_ok()
     };
     let stop = CancellationToken::new();
-    let (keys, options) = (world.keys.clone(), MonitorOptions::default().into());
-    let monitor = Monitor { store: store.clone(), keys, options, external: external.clone() };
+    let monitor = Monitor { store: store.clone(), keys: world.keys.clone(), external: external.clone() };
     tokio::spawn(monitor.run(stop.clone()));
     for tick in 0..12 {
         // Reads still succeed.
