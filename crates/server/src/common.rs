@@ -26,7 +26,7 @@ use turnwise_web::pool::Pool;
 use turnwise_web::room::Room;
 use turnwise_worker::{
     Counts, Deadlines, Dependencies, EventRules, External, ExternalOptions, Filters, Joined, Live, Monitor,
-    QueueRules, Recorder, Retention, RetentionOptions, Spans, Timekeeper, Worker, join_nodes,
+    QueueRules, Recorder, Retention, RetentionOptions, Spans, Timekeeper, Tunables, Worker, join_nodes,
 };
 
 use crate::bulk::{self, BulkOperations};
@@ -140,10 +140,10 @@ impl Common {
             exclusive: self.opened.exclusive,
             health_interval: self.config.workers.health_interval,
             health_timeout: self.config.workers.health_timeout,
-            queue: queue.clone(),
             metrics: metrics.clone(),
             report_interval: REPORT_INTERVAL,
             spans: self.spans.clone(),
+            tunables: Tunables { queue: queue.clone(), ..Tunables::default() },
             ..turnwise_worker::Options::default()
         }
     }

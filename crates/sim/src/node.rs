@@ -188,21 +188,8 @@ async fn live(
     let _services = services(&setting, &link, &store);
     let mut workers = Vec::new();
     for job_type in &setting.plan.types {
-        let Tunables { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue } =
-            lock(&setting.tunables).clone();
-        let node = link.site.to_string();
-        let options = Options {
-            node,
-            max_jobs,
-            bounds,
-            max_history,
-            backoff,
-            on_lost,
-            timeouts,
-            fair,
-            queue,
-            ..setting.plan.options.clone()
-        };
+        let (node, tunables) = (link.site.to_string(), lock(&setting.tunables).clone());
+        let options = Options { node, tunables, ..setting.plan.options.clone() };
         let handler = Arc::new(SimHandler { link: link.clone(), checker: setting.checker.clone() });
         loop {
             let started =
@@ -233,10 +220,9 @@ async fn live(
 /// Starts what a server runs beside its workers. The tasks end when the returned handles are dropped.
 fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<AbortOnDropHandle<()>> {
     let (plan, keys) = (&setting.plan, Keyspace::default());
-    let Options { health_interval, health_timeout, max_history, backoff, on_lost, queue, .. } =
-        plan.options.clone();
+    let Options { health_interval, health_timeout, tunables, .. } = plan.options.clone();
+    let Tunables { max_history, backoff, on_lost, queue, fair, .. } = tunables;
     let node = link.site.to_string();
-    let shares = plan.options.fair.shares.clone();
     let options = ExternalOptions {
         node,
         health_interval,
@@ -246,7 +232,7 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
         on_lost,
         timeouts: Arc::default(),
         spans: Default::default(),
-        shares,
+        shares: fair.shares,
         queue,
     };
     let external = External::new(store.clone(), keys.clone(), options);

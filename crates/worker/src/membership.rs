@@ -44,10 +44,10 @@ pub(crate) fn new_id(store: &Store) -> (String, i64) {
 /// The membership row of a worker in this process.
 pub(crate) fn row(id: &str, started_us: i64, options: &Options) -> workers::Worker {
     workers::Worker {
-        bounds: options.bounds,
+        bounds: options.tunables.bounds,
         health_timeout_us: duration_us(options.health_timeout),
         node_options: options.node_options.clone(),
-        ..workers::Worker::new(id, &options.node, started_us, options.max_jobs)
+        ..workers::Worker::new(id, &options.node, started_us, options.tunables.max_jobs)
     }
 }
 
@@ -192,7 +192,8 @@ pub(crate) async fn remove_predecessors(
                 count_lost(metrics, runs, now_us);
                 options.spans.given_back(job_type, &worker, runs, &lost, now_us);
             };
-            remove(store, keys, job_type, &worker, Removal::Lost, options.max_history, report).await?;
+            remove(store, keys, job_type, &worker, Removal::Lost, options.tunables.max_history, report)
+                .await?;
             metrics.workers_lost.add(1);
         }
         if last.is_none() {

@@ -20,7 +20,7 @@ use turnwise_queue::{Error, Health, Keyspace, NodeOptions, Result, clock, worker
 use turnwise_store::Store;
 
 use crate::membership::{check_health_times, new_id, remove_dead, remove_predecessors, row};
-use crate::{JobContext, JobHandler, Options, Outcome, Worker};
+use crate::{JobContext, JobHandler, Options, Outcome, Tunables, Worker};
 
 /// The maximum number of dead nodes of the same name that a starting node removes.
 const MAX_NAMESAKES: usize = 10;
@@ -56,7 +56,8 @@ pub fn join_nodes<'a>(
     // Boxed, so that the crates that await it do not compile it again.
     Box::pin(async move {
         check_health_times(options.health_interval, options.health_timeout)?;
-        let options = Options { max_jobs: 0, bounds: None, node_options: Some(node), ..options.clone() };
+        let tunables = Tunables { max_jobs: 0, bounds: None, ..options.tunables.clone() };
+        let options = Options { node_options: Some(node), tunables, ..options.clone() };
         let bounded_store = match patience {
             Some(patience) => store.impatient(patience),
             None => store.clone(),
@@ -99,7 +100,8 @@ pub fn join_nodes<'a>(
                 }
                 Liveness::Dead(health) => {
                     let node = (NODE_TYPE, namesake.id.as_str());
-                    remove_dead(store, keys, node, health, options.max_history, &options.metrics).await;
+                    remove_dead(store, keys, node, health, options.tunables.max_history, &options.metrics)
+                        .await;
                 }
                 Liveness::Gone => {}
             }

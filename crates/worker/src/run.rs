@@ -44,8 +44,7 @@ impl Shared {
 
     /// Registers an incarnation.
     pub async fn join(&self) -> turnwise_queue::Result<String> {
-        let Tunables { max_jobs, bounds, .. } = self.tunables.get();
-        let options = Options { max_jobs, bounds, ..self.options.clone() };
+        let options = Options { tunables: self.tunables.get(), ..self.options.clone() };
         join(&self.store, &self.keys, &self.job_type, &options).await
     }
 }

@@ -11,7 +11,7 @@ use turnwise_queue::{Job, Keyspace, NewJob, State, check, filters, jobs};
 use turnwise_store::{Isolation, RangeRead, Store};
 use turnwise_worker::{Filters, JobContext, Options, Outcome, Worker, handler_fn};
 
-use crate::common::{PATIENCE, Run, T, World, done, json, open, run_once_each};
+use crate::common::{PATIENCE, Run, T, World, done, json, open, run_once_each, slots};
 
 async fn add(world: &World, id: &str, change: impl FnOnce(&mut NewJob)) {
     let mut new = NewJob::new(T, id, json("{}"));
@@ -116,7 +116,7 @@ impl Real {
                 }
             }
         });
-        let options = Options { max_jobs, ..Options::default() };
+        let options = slots(max_jobs);
         Worker::start(self.store.clone(), self.keys.clone(), T, Arc::new(handler), options).await.unwrap()
     }
 

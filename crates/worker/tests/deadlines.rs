@@ -12,9 +12,9 @@ use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::{Asked, LockAt, Spot};
 use turnwise_queue::{Claim, Error, NewJob, RunKey, State, jobs, workers};
 use turnwise_store::{Isolation, RangeRead};
-use turnwise_worker::{Accepted, Deadlines, External, ExternalEnd, ExternalOptions, Options};
+use turnwise_worker::{Accepted, Deadlines, External, ExternalEnd, ExternalOptions, Options, Tunables};
 
-use crate::common::{Instruction, PATIENCE, T, World, json};
+use crate::common::{Instruction, PATIENCE, T, World, json, tuned};
 
 const TEN: Timeouts = Timeouts { run_us: None, heartbeat_us: Some(10_000_000) };
 const WHOLE: Timeouts = Timeouts { run_us: Some(10_000_000), heartbeat_us: None };
@@ -61,7 +61,8 @@ async fn a_run_in_this_process_that_reports_nothing_is_stopped_and_has_crashed()
 async fn a_handler_that_hangs_is_aborted_after_its_timeout() {
     let mut world = World::new();
     let timeouts = WHOLE;
-    let options = Options { max_jobs: 1, exclusive: true, timeouts, ..Options::default() };
+    let options =
+        Options { exclusive: true, ..tuned(Tunables { max_jobs: 1, timeouts, ..Tunables::default() }) };
     let grace = options.stop_grace;
     let worker = world.start_with(&world.store, options).await;
     world.add("a").await;

@@ -12,7 +12,7 @@ use turnwise_worker::{
     RotationRules, Tunables, Worker,
 };
 
-use crate::common::{PATIENCE, Run, T, World, done, json};
+use crate::common::{PATIENCE, Run, T, World, done, json, tuned};
 
 /// Much longer than any step of a test takes.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -20,7 +20,12 @@ const INTERVAL: Duration = Duration::from_secs(60);
 async fn start(world: &World, max_jobs: usize, shares: &[(&str, u32)]) -> Worker {
     let shares = shares.iter().map(|(tenant, shares)| ((*tenant).to_owned(), *shares)).collect();
     let fair = FairRules { shares: Arc::new(shares), ..FairRules::default() };
-    world.start_with(&world.store, Options { max_jobs, fair, exclusive: true, ..Options::default() }).await
+    world
+        .start_with(
+            &world.store,
+            Options { exclusive: true, ..tuned(Tunables { max_jobs, fair, ..Tunables::default() }) },
+        )
+        .await
 }
 
 /// The tenant of a run: its id begins with it.
@@ -251,7 +256,8 @@ async fn jobs_that_start_together_are_spread_and_a_single_one_is_not() {
     let rotation =
         RotationRules { startup_jitter: Duration::from_secs(3), max_churn: 1, ..RotationRules::default() };
     let fair = FairRules { rotation: Some(rotation), ..FairRules::default() };
-    let worker = world.start_with(&world.store, Options { max_jobs: 60, fair, ..Options::default() }).await;
+    let worker =
+        world.start_with(&world.store, tuned(Tunables { max_jobs: 60, fair, ..Tunables::default() })).await;
     world.add_for("a", "alone", true).await;
     let alone = world.next_run().await;
     worker.shutdown().await;
@@ -260,7 +266,8 @@ async fn jobs_that_start_together_are_spread_and_a_single_one_is_not() {
         world.add_for("a", &format!("{n:02}"), true).await;
     }
     let fair = FairRules { rotation: Some(rotation), ..FairRules::default() };
-    let worker = world.start_with(&world.store, Options { max_jobs: 60, fair, ..Options::default() }).await;
+    let worker =
+        world.start_with(&world.store, tuned(Tunables { max_jobs: 60, fair, ..Tunables::default() })).await;
     // 41 jobs, claimed in as many passes as the store's limits require: at most 10 ms for each.
     world.until_state("39", State::Running).await;
     world.settle().await;

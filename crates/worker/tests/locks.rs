@@ -13,11 +13,11 @@ use turnwise_queue::locks::{Asked, How, LockAt, Spot, list};
 use turnwise_queue::{Claim, Context, Keyspace, NewJob, RunKey, State, claims, jobs, usage, workers};
 use turnwise_store::Store;
 use turnwise_worker::{
-    External, ExternalEnd, ExternalOptions, JobContext, LockError, Options, Outcome, Passes, QueueRules,
+    External, ExternalEnd, ExternalOptions, JobContext, LockError, Outcome, Passes, QueueRules, Tunables,
     Worker, handler_fn,
 };
 
-use crate::common::{PATIENCE, T, World, done, json, open, run_once_each};
+use crate::common::{PATIENCE, T, World, done, json, open, run_once_each, tuned};
 
 const NOW: Duration = Duration::ZERO;
 /// Locks instances and nodes that it finds out at run time.
@@ -72,7 +72,7 @@ impl Locking {
                 }
             }
         });
-        let options = Options { max_jobs, queue: Arc::new(queue), ..Options::default() };
+        let options = tuned(Tunables { max_jobs, queue: Arc::new(queue), ..Tunables::default() });
         let World { store, keys, .. } = &self.world;
         Worker::start(store.clone(), keys.clone(), T, Arc::new(handler), options).await.unwrap()
     }

@@ -8,7 +8,7 @@ use turnwise_worker::{
     CrashKind, External, ExternalEnd, ExternalOptions, Metrics, Options, Outcome, RunResult, TypeMetrics,
 };
 
-use crate::common::{Instruction, PATIENCE, T, World, json};
+use crate::common::{Instruction, PATIENCE, T, World, json, slots};
 
 /// Claims, retries, and the waits in µs.
 fn starts(of_type: &TypeMetrics) -> (u64, u64, u64) {
@@ -19,7 +19,7 @@ fn starts(of_type: &TypeMetrics) -> (u64, u64, u64) {
 async fn the_runs_of_a_worker_are_counted_by_their_results() {
     let mut world = World::new();
     let metrics = Arc::<Metrics>::default();
-    let options = Options { max_jobs: 1, metrics: metrics.clone(), exclusive: true, ..Options::default() };
+    let options = Options { metrics: metrics.clone(), exclusive: true, ..slots(1) };
     for id in ["a", "b"] {
         world.add(id).await;
     }

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 use turnwise_queue::{Mode, State, modes, workers};
 use turnwise_worker::{External, ExternalOptions, Given, Options, Wanted};
 
-use crate::common::{PATIENCE, T, World, done};
+use crate::common::{PATIENCE, T, World, done, slots};
 
 const WAIT: Duration = Duration::from_secs(600);
 
@@ -151,7 +151,7 @@ async fn no_job_waits_for_the_part_of_a_quiet_worker() {
 #[tokio::test]
 async fn a_node_keeps_its_mode_through_a_restart() {
     let mut world = World::new();
-    let options = || Options { node: "n1".into(), max_jobs: 1, ..Options::default() };
+    let options = || Options { node: "n1".into(), ..slots(1) };
     let worker = world.start_with(&world.store, options()).await;
     assert_eq!(world.set_node("n1", Mode::Quiet).await, 1);
     assert_eq!(world.set_node("n2", Mode::Drain).await, 0);

@@ -52,7 +52,7 @@ impl Start<'_> {
         tune: Tune,
         least: usize,
     ) -> Result<Worker, StartError> {
-        let options = self.options.clone().tuned(tune(self.config, self.queue, least));
+        let options = Options { tunables: tune(self.config, self.queue, least), ..self.options.clone() };
         let (store, keys) = (self.opened.store.clone(), self.keys.clone());
         self.opened.asked(Worker::start(store, keys, name, handler, options)).await
     }

@@ -21,7 +21,7 @@ use turnwise_queue::{Keyspace, NewJob, Result, jobs};
 use turnwise_store::{Counters, Runtime, Store, StoreUrl, open, runtime};
 use turnwise_worker::{
     External, ExternalEnd, ExternalOptions, JobContext, JobHandler, MAX_ACCEPTED, Options, Outcome, Passes,
-    QueueRules, Worker,
+    QueueRules, Tunables, Worker,
 };
 
 const WINDOWS: [usize; 4] = [64, 250, 500, 1_000];
@@ -113,9 +113,9 @@ async fn measure(
     // So that the workers soon know each other.
     let health_interval = Duration::from_secs(1);
     let passes = Some(Arc::<Passes>::default());
-    let options = Options { max_jobs: slots, queue, health_interval, passes, ..Options::default() };
-    let server =
-        ExternalOptions { queue: options.queue.clone(), health_interval, ..ExternalOptions::default() };
+    let server = ExternalOptions { queue: queue.clone(), health_interval, ..ExternalOptions::default() };
+    let tunables = Tunables { max_jobs: slots, queue, ..Tunables::default() };
+    let options = Options { health_interval, passes, tunables, ..Options::default() };
     let server = External::new(store.clone(), keys.clone(), server);
     let (begun_us, before, used_us) = (clock.now_us(), store.counters(), processor_us());
     let mut all = Vec::new();
