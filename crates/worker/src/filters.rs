@@ -1,6 +1,6 @@
 //! The filters that a worker applies to a job before it starts, and the release of jobs when filters change.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -14,6 +14,7 @@ use turnwise_queue::{Error, Job, Keyspace, Result, concurrency, filters, jobs, w
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction, Watch};
 
 use crate::service::{keep_up, until_stopped};
+use crate::sync::lock;
 
 /// The maximum number of paused jobs that one transaction reads.
 const BATCH: usize = 200;
@@ -36,7 +37,7 @@ impl FilterCache {
             return Ok(None);
         }
         let Some(stamp) = filters::stamp(tx, keys).await? else { return Ok(None) };
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = lock(&self.0).clone();
         let rules = match known {
             Some((seen, rules)) if seen == stamp => rules,
             _ => {
@@ -47,7 +48,7 @@ impl FilterCache {
                     Error::Store(StoreError::Corrupt(format!("filter {id}: {mistake}")))
                 })?;
                 let rules = Arc::new(rules);
-                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((stamp.clone(), rules.clone()));
+                *lock(&self.0) = Some((stamp.clone(), rules.clone()));
                 rules
             }
         };

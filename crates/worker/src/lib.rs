@@ -62,6 +62,7 @@ mod retention;
 mod run;
 mod service;
 mod spans;
+mod sync;
 mod tenant_filter;
 mod timekeeper;
 mod times;

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -22,6 +22,7 @@ use turnwise_store::{Error as StoreError, Transaction};
 use crate::metrics::{CrashKind, RunResult};
 use crate::run::{ClaimedJob, RunEnd, Shared};
 use crate::spans::RunOutcome;
+use crate::sync::lock;
 use crate::times::duration_us;
 use crate::{Outcome, SpanKind};
 
@@ -176,14 +177,10 @@ struct WaitingEnd {
 }
 
 impl RunEnds {
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<WaitingEnd>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes an end, alone or in a group.
     async fn record(&self, shared: &Shared, end: Arc<End>) -> Result<()> {
         let (answer, mut recorded) = oneshot::channel();
-        self.waiting().push_back(WaitingEnd { end, answer });
+        lock(&self.waiting).push_back(WaitingEnd { end, answer });
         loop {
             tokio::select! {
                 biased;
@@ -197,7 +194,7 @@ impl RunEnds {
     /// Writes the waiting ends, and replies to each.
     async fn write_group(&self, shared: &Shared) {
         let mut group: VecDeque<WaitingEnd> = {
-            let mut waiting = self.waiting();
+            let mut waiting = lock(&self.waiting);
             let ready = waiting.len().min(GROUP);
             waiting.drain(..ready).collect()
         };

@@ -2,7 +2,7 @@
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -20,6 +20,7 @@ use crate::locks::{JobLocks, LockWake, Slots, WaitState};
 use crate::membership::join;
 use crate::metrics::{CrashKind, TypeMetrics};
 use crate::record::{FinishedRun, RunEnds, record};
+use crate::sync::lock;
 use crate::{JobContext, JobHandler, Live, Options, Outcome, RunSpans, SpanKind, Tunables};
 
 /// The state that all runs of a worker share.
@@ -83,12 +84,12 @@ pub(crate) struct Report {
 impl Report {
     /// Replaces it.
     pub fn set(&self, info: Box<RawValue>) {
-        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(info);
+        *lock(&self.latest) = Some(info);
         self.changed.notify_one();
     }
 
     fn get(&self) -> Option<Box<RawValue>> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.latest).clone()
     }
 }
 
@@ -100,7 +101,7 @@ impl Controls {
     }
 
     pub fn key(&self) -> Option<f64> {
-        *self.key.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.key)
     }
 
     /// Whether the run shall end.
@@ -109,7 +110,7 @@ impl Controls {
     }
 
     pub fn set_key(&self, key: Option<f64>) {
-        *self.key.lock().unwrap_or_else(PoisonError::into_inner) = key;
+        *lock(&self.key) = key;
     }
 }
 

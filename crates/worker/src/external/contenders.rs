@@ -1,12 +1,13 @@
 //! The nodes that claim from the same queue, and this node's shard among them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use turnwise_policy::contention::{MAX_CONTENDERS, Shard};
 use turnwise_queue::{Result, workers};
 
 use super::External;
+use crate::sync::lock;
 use crate::times::duration_us;
 
 impl External {
@@ -47,7 +48,7 @@ const MAX_KNOWN_TYPES: usize = 1_000;
 
 impl Contenders {
     fn known(&self, job_type: &str, now_us: i64, ttl_us: i64) -> Option<Arc<[String]>> {
-        let by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_type = lock(&self.by_type);
         let (read_us, names) = by_type.get(job_type)?;
         // A clock that was set back makes the entry old, too.
         (0..ttl_us).contains(&now_us.saturating_sub(*read_us)).then(|| names.clone())
@@ -55,7 +56,7 @@ impl Contenders {
 
     fn learn(&self, job_type: &str, now_us: i64, names: Vec<String>) -> Arc<[String]> {
         let names: Arc<[String]> = names.into();
-        let mut by_type = self.by_type.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_type = lock(&self.by_type);
         if by_type.len() >= MAX_KNOWN_TYPES {
             by_type.clear();
         }

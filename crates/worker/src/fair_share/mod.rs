@@ -19,7 +19,7 @@ mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -38,6 +38,7 @@ use turnwise_store::{Store, Transaction};
 use crate::FairRules;
 use crate::filters::FilterCache;
 use crate::locks::{Scan, WaitState};
+use crate::sync::lock;
 use crate::times::duration_us;
 
 pub use charges::TenantCharges;
@@ -394,7 +395,7 @@ impl FairShare {
 
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

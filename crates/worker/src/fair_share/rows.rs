@@ -18,6 +18,7 @@ use turnwise_queue::{Error, Result, tenants};
 
 use super::{FairShare, Inner, OwnCharges, State, TenantCharges};
 use crate::fairness::usage_of;
+use crate::sync::lock;
 
 /// The time between a change and its write.
 const WRITE_PAUSE: Duration = Duration::from_millis(900);
@@ -114,13 +115,13 @@ impl FairShare {
         let inner = self.inner.clone();
         let writer = AbortOnDropHandle::new(tokio::spawn(async move { inner.write_until_done().await }));
         // The previous task has ended: it has reset `writing`.
-        *self.writer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(writer);
+        *lock(&self.writer) = Some(writer);
     }
 
     /// Writes everything now: for a charger that is about to leave.
     pub async fn close(&self) {
         // A task that is writing would overwrite newer rows with older ones.
-        let writer = self.writer.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let writer = lock(&self.writer).take();
         if let Some(writer) = writer {
             writer.abort();
             let _ = writer.await;

@@ -20,7 +20,7 @@ impl Incarnation {
             tokio::select! {
                 biased;
                 Some(ended) = self.runs.join_next() => { self.forget(ended); }
-                () = self.health.due() => {
+                () = self.health.due.happens() => {
                     // It keeps pinging for as long as its handlers take.
                     if !self.ping().await {
                         return self.halt().await;

@@ -17,7 +17,7 @@ use crate::spans::RunOutcome;
 
 /// When the next heartbeat is due, and the observations of the neighbours.
 pub(super) struct Health {
-    due: Event,
+    pub due: Event,
     neighbours: Observations,
     /// Tasks that give back the jobs of dead neighbours. Each returns the neighbours that it has processed.
     removals: JoinSet<Vec<String>>,
@@ -33,10 +33,6 @@ impl Health {
             removals: JoinSet::new(),
             being_removed: BTreeSet::new(),
         }
-    }
-
-    pub async fn due(&mut self) {
-        self.due.happens().await;
     }
 }
 

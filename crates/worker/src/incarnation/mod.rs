@@ -69,7 +69,8 @@ pub(crate) struct Incarnation {
     sibling: Option<Sibling>,
     claims: claims::Claims,
     health: health::Health,
-    cancellation: cancellation::Cancellation,
+    /// Happens when a client has cancelled a job of this worker.
+    cancellation: Event,
     contenders: contenders::Contenders,
     rotation: rotation::Rotation,
     yielding: yielding::Yielding,
@@ -128,7 +129,7 @@ impl Incarnation {
             sibling,
             claims: claims::Claims::default(),
             health,
-            cancellation: cancellation::Cancellation::default(),
+            cancellation: Event::default(),
             contenders: contenders::Contenders::new(now_us),
             rotation: rotation::Rotation::new(now_us),
             yielding: yielding::Yielding::default(),
@@ -187,7 +188,7 @@ impl Incarnation {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return End::Stopped,
-                () = self.health.due() => {
+                () = self.health.due.happens() => {
                     if !self.ping_and_check_neighbours().await {
                         return End::Removed;
                     }
@@ -197,7 +198,7 @@ impl Incarnation {
                     // Without a free slot, it watches no key, but new delayed jobs may be due now.
                     pass_due |= full;
                 }
-                () = self.cancellation.due() => {
+                () = self.cancellation.happens() => {
                     self.stop_cancelled().await;
                     self.take_over_blocked();
                     pass_due |= !self.mode.is_quiet();
@@ -206,7 +207,7 @@ impl Incarnation {
                     self.follow_tunables().await;
                     pass_due = true;
                 }
-                () = self.rotation.due() => {
+                () = self.rotation.due.happens() => {
                     self.cycle().await;
                     self.schedule_cycle();
                 }

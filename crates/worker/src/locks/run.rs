@@ -10,8 +10,8 @@
 //! more running jobs than slots: up to the number of lent slots more, and at most twice as many.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::{Mutex, Notify};
@@ -21,6 +21,7 @@ use turnwise_queue::{Claim, Error, RunKey};
 use turnwise_store::{Error as StoreError, Isolation};
 
 use crate::run::Shared;
+use crate::sync::lock;
 use crate::times::ERROR_PAUSE;
 use crate::{JobContext, Outcome};
 
@@ -110,33 +111,29 @@ struct WaitTimes {
 
 impl WaitState {
     pub fn now(&self) -> bool {
-        self.lent().waits
+        lock(&self.0).waits
     }
 
     /// When the run's last wait ended, in µs of [`Runtime::elapsed_us`](turnwise_store::Runtime::elapsed_us).
     pub fn ended_us(&self) -> Option<i64> {
-        self.lent().ended_us
+        lock(&self.0).ended_us
     }
 
     pub fn lent_us(&self, now_us: i64) -> i64 {
-        let WaitTimes { since_us, before_us, .. } = *self.lent();
+        let WaitTimes { since_us, before_us, .. } = *lock(&self.0);
         before_us.saturating_add(since_us.map_or(0, |since_us| now_us.saturating_sub(since_us).max(0)))
     }
 
     fn begin(&self, lends: bool, now_us: i64) {
-        let mut lent = self.lent();
+        let mut lent = lock(&self.0);
         (lent.waits, lent.since_us) = (true, lends.then_some(now_us));
     }
 
     fn over(&self, now_us: i64, elapsed_us: i64) {
         let before_us = self.lent_us(now_us);
-        let mut lent = self.lent();
+        let mut lent = lock(&self.0);
         (lent.waits, lent.since_us, lent.before_us) = (false, None, before_us);
         lent.ended_us = Some(elapsed_us);
-    }
-
-    fn lent(&self) -> std::sync::MutexGuard<'_, WaitTimes> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
