@@ -14,7 +14,7 @@ use turnwise_queue::{Claim, Error, NewJob, RunKey, State, jobs, workers};
 use turnwise_store::{Isolation, RangeRead};
 use turnwise_worker::{Accepted, Deadlines, External, ExternalEnd, ExternalOptions, Options, Tunables};
 
-use crate::common::{Instruction, PATIENCE, T, World, json, tuned};
+use crate::common::{Instruction, PATIENCE, T, World, accept, json, tuned};
 
 const TEN: Timeouts = Timeouts { run_us: None, heartbeat_us: Some(10_000_000) };
 const WHOLE: Timeouts = Timeouts { run_us: Some(10_000_000), heartbeat_us: None };
@@ -108,7 +108,7 @@ impl Served {
     async fn new(options: ExternalOptions) -> Served {
         let world = World::new();
         let external = External::new(world.store.clone(), world.keys.clone(), options);
-        let worker = external.register(T, None, 5).await.unwrap().id;
+        let worker = external.register(T, None, 5, None).await.unwrap().id;
         let served = Served { world, external, worker, stop: CancellationToken::new() };
         served.serve(&served.external);
         served
@@ -124,7 +124,7 @@ impl Served {
     /// Accepts a job; `received` is the last claim that was received.
     async fn accept(&self, received: u64) -> Accepted {
         let leave = CancellationToken::new();
-        let accepted = self.external.accept(T, &self.worker, received, 1, PATIENCE, &leave).await;
+        let accepted = accept(&self.external, T, &self.worker, (received, 1, PATIENCE), &leave).await;
         accepted.unwrap().remove(0)
     }
 

@@ -13,7 +13,7 @@ use turnwise_worker::{
 };
 
 use crate::common::faulty::Fault;
-use crate::common::{PATIENCE, T, World, json};
+use crate::common::{self, PATIENCE, T, World, json};
 
 const WAIT: Duration = Duration::from_secs(20);
 const NOW: Duration = Duration::ZERO;
@@ -24,7 +24,7 @@ fn external(world: &World) -> External {
 
 /// A worker with this many slots.
 async fn join(external: &External, slots: usize) -> String {
-    external.register(T, None, slots).await.unwrap().id
+    external.register(T, None, slots, None).await.unwrap().id
 }
 
 fn ids(accepted: &[Accepted]) -> Vec<&str> {
@@ -39,7 +39,7 @@ async fn wait_for(
     limit: usize,
     wait: Duration,
 ) -> Result<Vec<Accepted>> {
-    external.accept(T, worker, received, limit, wait, &CancellationToken::new()).await
+    common::accept(external, T, worker, (received, limit, wait), &CancellationToken::new()).await
 }
 
 /// Accepts without waiting. The worker has received all claims up to `received`.
@@ -82,7 +82,7 @@ async fn a_worker_gets_the_jobs_of_its_tenants_alone() {
     let leave = CancellationToken::new();
     let accept = |received, tenants| {
         let wanted = Wanted { received, limit: 2, wait: WAIT, tenants };
-        let accepting = external.accept_of(T, &worker, wanted, &leave);
+        let accepting = external.accept(T, &worker, wanted, &leave);
         async { tokio::time::timeout(PATIENCE, accepting).await.expect("nothing was accepted").unwrap().jobs }
     };
     assert_eq!(ids(&accept(0, only("b")).await), ["b0", "b1"]);
@@ -100,7 +100,7 @@ async fn a_worker_that_may_not_take_a_job_does_not_keep_it_from_the_next() {
         let external = external.clone();
         let wanted = Wanted { received: 0, limit: 1, wait, tenants };
         tokio::spawn(async move {
-            external.accept_of(T, &worker, wanted, &CancellationToken::new()).await.map(|given| given.jobs)
+            external.accept(T, &worker, wanted, &CancellationToken::new()).await.map(|given| given.jobs)
         })
     };
     // It is the first to wait, and may not run what arrives.
@@ -148,7 +148,7 @@ async fn a_job_claimed_by_another_server_is_delivered_again_to_a_request_that_wa
 async fn a_job_is_accepted_and_completed() {
     let world = World::new();
     let external = external(&world);
-    let worker = external.register(T, Some("carpenter 7"), 4).await.unwrap();
+    let worker = external.register(T, Some("carpenter 7"), 4, None).await.unwrap();
     assert_eq!((worker.name.as_deref(), worker.external, worker.slots), (Some("carpenter 7"), true, 4));
     let new = NewJob::new(T, "a", json(r#"{"secret":1}"#));
     world.run(async |tx, keys| jobs::add(tx, keys, &new, 7).await).await;
@@ -592,7 +592,7 @@ async fn slots_out_of_bounds_are_refused() {
     let world = World::new();
     let external = external(&world);
     for slots in [0, MAX_EXTERNAL_SLOTS + 1] {
-        let refused = external.register(T, None, slots).await;
+        let refused = external.register(T, None, slots, None).await;
         assert!(matches!(refused, Err(Error::Invalid { field: "slots", .. })), "{refused:?}");
     }
 }

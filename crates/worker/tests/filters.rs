@@ -7,7 +7,7 @@ use turnwise_queue::{NewJob, State, filters, jobs};
 use turnwise_store::Store;
 use turnwise_worker::{External, ExternalOptions, Filters};
 
-use crate::common::{PATIENCE, T, World, done, json};
+use crate::common::{PATIENCE, T, World, accept, done, json};
 
 /// The number of jobs that a filter pauses.
 const PAUSED: usize = 2_000;
@@ -81,10 +81,10 @@ async fn a_job_behind_thousands_of_paused_jobs_that_lock_starts_soon() {
 async fn an_external_worker_with_one_slot_receives_a_job_behind_thousands_of_paused_jobs_soon() {
     let (world, stop) = world("{}").await;
     let external = External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default());
-    let worker = external.register(T, None, 1).await.unwrap().id;
+    let worker = external.register(T, None, 1, None).await.unwrap().id;
     let before = world.store.counters();
     let leave = CancellationToken::new();
-    let accepted = external.accept(T, &worker, 0, 1, PATIENCE, &leave);
+    let accepted = accept(&external, T, &worker, (0, 1, PATIENCE), &leave);
     let accepted = tokio::time::timeout(PATIENCE, accepted).await.expect("nothing was accepted").unwrap();
     let commits = world.store.counters().since(&before).commits;
     assert_eq!(accepted[0].job.id, "1-urgent");

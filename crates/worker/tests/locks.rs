@@ -17,7 +17,7 @@ use turnwise_worker::{
     Worker, handler_fn,
 };
 
-use crate::common::{PATIENCE, T, World, done, json, open, run_once_each, tuned};
+use crate::common::{PATIENCE, T, World, accept, done, json, open, run_once_each, tuned};
 
 const NOW: Duration = Duration::ZERO;
 /// Locks instances and nodes that it finds out at run time.
@@ -538,13 +538,13 @@ async fn external_workers_receive_jobs_with_their_locks_and_wait_for_further_loc
     let locking = Locking::new();
     let World { store, keys, .. } = &locking.world;
     let external = External::new(store.clone(), keys.clone(), ExternalOptions::default());
-    let worker = external.register(T, None, 2).await.unwrap().id;
+    let worker = external.register(T, None, 2, None).await.unwrap().id;
     for (id, locks) in [("a", r#"{"instance":{"exclusive":["i"]}}"#), ("b", FINDS_OUT)] {
         locking.add(id, locks).await;
         locking.world.clock.advance(Duration::from_micros(1));
     }
     let leave = &CancellationToken::new();
-    let accepted = external.accept(T, &worker, 0, 2, NOW, leave).await.unwrap();
+    let accepted = accept(&external, T, &worker, (0, 2, NOW), leave).await.unwrap();
     let [a, b] = <[_; 2]>::try_from(accepted).unwrap();
     assert_eq!((a.job.id.as_str(), b.job.id.as_str()), ("a", "b"));
     assert!(a.job.held().unwrap().at(&Spot::resource("instance", "i")).is_some());
@@ -555,7 +555,7 @@ async fn external_workers_receive_jobs_with_their_locks_and_wait_for_further_loc
     assert!(matches!(&asked, Asked::Waits(blocked) if blocked.by[0].id == "a"), "{asked:?}");
     // One job waits, and lends its slot.
     locking.add("c", "{}").await;
-    let accepted = external.accept(T, &worker, b.claim, 1, NOW, leave).await.unwrap();
+    let accepted = accept(&external, T, &worker, (b.claim, 1, NOW), leave).await.unwrap();
     assert_eq!(accepted[0].job.id, "c");
     let waits = tokio::spawn({
         let (external, of_b, i, leave) = (external.clone(), of_b.clone(), i.clone(), leave.clone());

@@ -8,7 +8,7 @@ use turnwise_worker::{
     CrashKind, External, ExternalEnd, ExternalOptions, Metrics, Options, Outcome, RunResult, TypeMetrics,
 };
 
-use crate::common::{Instruction, PATIENCE, T, World, json, slots};
+use crate::common::{Instruction, PATIENCE, T, World, accept, json, slots};
 
 /// Claims, retries, and the waits in µs.
 fn starts(of_type: &TypeMetrics) -> (u64, u64, u64) {
@@ -49,15 +49,15 @@ async fn the_runs_of_an_external_worker_are_counted_and_a_retry_is_one() {
     let metrics = Arc::<Metrics>::default();
     let external = External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default());
     let external = external.with_metrics(metrics.clone());
-    let worker = external.register(T, None, 1).await.unwrap().id;
+    let worker = external.register(T, None, 1, None).await.unwrap().id;
     world.add("a").await;
     let never = tokio_util::sync::CancellationToken::new();
     let crash = ExternalEnd::Crashed("a fault".to_owned());
     for (received, end) in [(0, crash), (1, ExternalEnd::Completed(json("1")))] {
-        let mut jobs = external.accept(T, &worker, received, 1, Duration::ZERO, &never).await.unwrap();
+        let mut jobs = accept(&external, T, &worker, (received, 1, Duration::ZERO), &never).await.unwrap();
         let claim = jobs.pop().unwrap().claim;
         // A lost response is sent again, and is no second claim.
-        let again = external.accept(T, &worker, received, 1, Duration::ZERO, &never).await.unwrap();
+        let again = accept(&external, T, &worker, (received, 1, Duration::ZERO), &never).await.unwrap();
         assert_eq!(again.len(), 1);
         world.clock.advance(Duration::from_millis(2));
         for _ in 0..2 {

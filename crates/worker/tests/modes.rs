@@ -171,12 +171,14 @@ async fn a_node_keeps_its_mode_through_a_restart() {
 async fn a_quiet_external_worker_waits_without_standing_in_the_line() {
     let world = World::new();
     let external = External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default());
-    let (quiet, other) =
-        (external.register(T, None, 1).await.unwrap().id, external.register(T, None, 1).await.unwrap().id);
+    let (quiet, other) = (
+        external.register(T, None, 1, None).await.unwrap().id,
+        external.register(T, None, 1, None).await.unwrap().id,
+    );
     let waits = |worker: &str| {
         let (external, worker) = (external.clone(), worker.to_owned());
         let wanted = Wanted { received: 0, limit: 1, wait: WAIT, tenants: None };
-        tokio::spawn(async move { external.accept_of(T, &worker, wanted, &CancellationToken::new()).await })
+        tokio::spawn(async move { external.accept(T, &worker, wanted, &CancellationToken::new()).await })
     };
     let given = async |waiting: tokio::task::JoinHandle<turnwise_queue::Result<Given>>| {
         let given = tokio::time::timeout(PATIENCE, waiting).await.expect("it waits on").unwrap().unwrap();
@@ -204,7 +206,7 @@ async fn a_quiet_external_worker_waits_without_standing_in_the_line() {
     assert_eq!((ids, mode), (vec!["b".to_owned()], Mode::Drain));
     let wanted = Wanted { received: 1, limit: 1, wait: WAIT, tenants: None };
     let leave = CancellationToken::new();
-    let waiting = external.accept_of(T, &quiet, wanted, &leave);
+    let waiting = external.accept(T, &quiet, wanted, &leave);
     let drained = async {
         world.clock.wait_for_sleepers(Duration::from_secs(1), 1).await;
         world.clock.advance(Duration::from_secs(1));

@@ -13,7 +13,7 @@ use turnwise_worker::{
 };
 
 use crate::common::faulty::Fault;
-use crate::common::{PATIENCE, T, World, json};
+use crate::common::{PATIENCE, T, World, accept, json};
 
 fn external(world: &World) -> External {
     External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default())
@@ -41,14 +41,14 @@ async fn checked(world: &World) {
 async fn external_workers_of_all_types_that_miss_their_heartbeats_are_removed_within_two_timeouts() {
     let world = World::new();
     let external = external(&world);
-    let silent = external.register(T, None, 1).await.unwrap().id;
-    let other = external.register("other", None, 1).await.unwrap().id;
-    let lively = external.register(T, None, 1).await.unwrap().id;
+    let silent = external.register(T, None, 1, None).await.unwrap().id;
+    let other = external.register("other", None, 1, None).await.unwrap().id;
+    let lively = external.register(T, None, 1, None).await.unwrap().id;
     let inner = workers::Worker::new("in a process", "n", 0, 1);
     world.run(async |tx, keys| workers::register(tx, keys, T, &inner)).await;
     world.add("a").await;
     let leave = CancellationToken::new();
-    external.accept(T, &silent, 0, 1, PATIENCE, &leave).await.unwrap();
+    accept(&external, T, &silent, (0, 1, PATIENCE), &leave).await.unwrap();
     let _stop = monitor(&world);
     for tick in 0..12 {
         world.tick(1).await;
@@ -69,7 +69,7 @@ async fn external_workers_of_all_types_that_miss_their_heartbeats_are_removed_wi
 async fn a_server_that_has_just_started_gives_each_worker_a_full_timeout() {
     let world = World::new();
     let external = external(&world);
-    let worker = external.register(T, None, 1).await.unwrap().id;
+    let worker = external.register(T, None, 1, None).await.unwrap().id;
     let first = monitor(&world);
     for _ in 0..3 {
         world.tick(1).await;
@@ -93,7 +93,7 @@ async fn a_server_that_has_just_started_gives_each_worker_a_full_timeout() {
 async fn no_worker_is_removed_while_none_can_send_heartbeats() {
     let world = World::new();
     let external = external(&world);
-    let worker = external.register(T, None, 1).await.unwrap().id;
+    let worker = external.register(T, None, 1, None).await.unwrap().id;
     let (store, faulty) = world.faulty();
     let commit = async || {
         let tx = store.begin().await.unwrap();
@@ -118,7 +118,7 @@ async fn no_worker_is_removed_while_none_can_send_heartbeats() {
         assert_eq!(exists(&world, T, &worker).await, tick < 3, "tick {tick}");
     }
     // An old failure without any later attempt proves nothing.
-    let second = external.register(T, None, 1).await.unwrap().id;
+    let second = external.register(T, None, 1, None).await.unwrap().id;
     faulty.fail(Fault::Lost, "mark");
     assert!(!commit().await);
     for _ in 0..5 {
@@ -163,10 +163,10 @@ async fn a_worker_of_the_last_of_many_types_is_removed() {
         workers::register(tx, keys, job_type, &patient).unwrap();
     })
     .await;
-    let silent = external.register(LAST, None, 1).await.unwrap().id;
+    let silent = external.register(LAST, None, 1, None).await.unwrap().id;
     world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(LAST, "a", json("{}")), 1).await).await;
     let leave = CancellationToken::new();
-    assert_eq!(external.accept(LAST, &silent, 0, 1, PATIENCE, &leave).await.unwrap().len(), 1);
+    assert_eq!(accept(&external, LAST, &silent, (0, 1, PATIENCE), &leave).await.unwrap().len(), 1);
     let stop = monitor(&world);
     for _ in 0..4 {
         world.tick(1).await;
@@ -183,12 +183,12 @@ async fn a_worker_of_the_last_of_many_types_is_removed() {
 async fn a_removal_of_an_external_worker_that_was_interrupted_is_completed() {
     let world = World::new();
     let external = external(&world);
-    let worker = external.register(T, None, 5).await.unwrap().id;
+    let worker = external.register(T, None, 5, None).await.unwrap().id;
     for id in ["a", "b", "c"] {
         world.add(id).await;
     }
     let leave = CancellationToken::new();
-    assert_eq!(external.accept(T, &worker, 0, 5, PATIENCE, &leave).await.unwrap().len(), 3);
+    assert_eq!(accept(&external, T, &worker, (0, 5, PATIENCE), &leave).await.unwrap().len(), 3);
     assert!(
         !world
             .run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 3, 20), &worker, 1).await)

@@ -50,23 +50,6 @@ pub struct Wanted {
 }
 
 impl External {
-    /// [`Self::accept_of`] all tenants.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn accept(
-        &self,
-        job_type: &str,
-        worker: &str,
-        received: u64,
-        limit: usize,
-        wait: Duration,
-        leave: &CancellationToken,
-    ) -> Result<Vec<Accepted>> {
-        let wanted = Wanted { received, limit, wait, tenants: None };
-        Ok(self.accept_of(job_type, worker, wanted, leave).await?.jobs)
-    }
-
     /// Jobs for the worker. `received` is the highest claim number that it has ever received. If it holds jobs under
     /// higher numbers, a response was lost, and these jobs are returned again. Otherwise, this claims up to `limit` new
     /// jobs, but never more than the worker has free slots. Waits up to `wait` for jobs; the list may be empty.
@@ -81,7 +64,7 @@ impl External {
     ///
     /// # Errors
     /// `Halt` if it is not a member (any more).
-    pub fn accept_of<'a>(
+    pub fn accept<'a>(
         &'a self,
         job_type: &'a str,
         worker: &'a str,

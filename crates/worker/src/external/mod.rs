@@ -159,25 +159,12 @@ impl External {
         &self.options
     }
 
-    /// [`Self::register_by`] nobody in particular.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn register(
-        &self,
-        job_type: &str,
-        name: Option<&str>,
-        slots: usize,
-    ) -> Result<workers::Worker> {
-        self.register_by(job_type, name, slots, None).await
-    }
-
     /// Registers a worker under an id that was never used before. From then on, the worker must ping. `registered_by` is the
     /// identity that does it, if identities are needed.
     ///
     /// # Errors
     /// `Invalid` if `slots` is not from 1 to [`MAX_EXTERNAL_SLOTS`], or a name or type is too long.
-    pub fn register_by<'a>(
+    pub fn register<'a>(
         &'a self,
         job_type: &'a str,
         name: Option<&'a str>,

@@ -10,10 +10,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use turnwise_queue::{Claim, Context, Job, Keyspace, NewJob, State, claims, jobs, workers};
 use turnwise_store::embedded::{self, Embedded};
 use turnwise_store::{Engine, Limits, Store, Transaction, runtime};
-use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Passes, Tunables, Worker};
+use turnwise_worker::{
+    Accepted, External, JobContext, JobHandler, Options, Outcome, Passes, Tunables, Wanted, Worker,
+};
 
 pub const T: &str = "test";
 /// Far longer than any step of a test takes: only a failing test waits so long.
@@ -40,6 +43,18 @@ pub fn slots(max_jobs: usize) -> Options {
 /// The settings of a worker with these ones.
 pub fn tuned(tunables: Tunables) -> Options {
     Options { tunables, ..Options::default() }
+}
+
+/// Jobs of all tenants for an external worker that has received the claim `received`: up to `limit`, within `wait`.
+pub async fn accept(
+    external: &External,
+    job_type: &str,
+    worker: &str,
+    (received, limit, wait): (u64, usize, Duration),
+    leave: &CancellationToken,
+) -> turnwise_queue::Result<Vec<Accepted>> {
+    let wanted = Wanted { received, limit, wait, tenants: None };
+    Ok(external.accept(job_type, worker, wanted, leave).await?.jobs)
 }
 
 /// Three workers run this many jobs, which send their ids to `ends`: each of them once.
