@@ -20,10 +20,9 @@ use turnwise_queue::workers::GivenBack;
 use turnwise_queue::{Health, Keyspace, Result, workers as rows};
 use turnwise_store::{Condition as StoreCondition, Store};
 
-use crate::membership::remove_dead_and;
+use crate::membership::Leaving;
 use crate::neighbours::{Condition, Observations};
 use crate::service::until_stopped;
-use crate::spans::RunOutcome;
 use crate::times::duration_us;
 use crate::{External, ExternalOptions};
 
@@ -85,16 +84,15 @@ impl Monitor {
             let checked = observations.check(patient.collect());
             for ((worker, health), (_, _, condition)) in workers.into_iter().zip(checked) {
                 if condition == Condition::Dead {
+                    let (job_type, worker, spans) = (&job_type, &worker, &spans);
+                    let dead = Leaving { store: &self.store, keys, job_type, worker, max_history, spans };
                     // A worker inside a process charges its own runs.
                     let charge = |runs: &[GivenBack]| {
                         if health.external {
-                            self.external.given_back(&job_type, &worker, runs);
+                            self.external.given_back(job_type, worker, runs);
                         }
-                        let (lost, now_us) = (RunOutcome::lost(&worker), self.store.runtime().now_us());
-                        spans.given_back(&job_type, &worker, runs, &lost, now_us);
                     };
-                    let (dead, metrics) = ((job_type.as_str(), worker.as_str()), &self.external.metrics);
-                    remove_dead_and(&self.store, keys, dead, health, max_history, metrics, charge).await;
+                    dead.remove_dead(health, &self.external.metrics, charge).await;
                 }
             }
         }

@@ -12,15 +12,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use turnwise_queue::nodes::{self, NODE_TYPE};
 use turnwise_queue::{Error, Health, Keyspace, NodeOptions, Result, clock, workers};
 use turnwise_store::Store;
 
-use crate::membership::{check_health_times, new_id, remove_dead, remove_predecessors, row};
-use crate::{JobContext, JobHandler, Options, Outcome, Tunables, Worker};
+use crate::membership::{Leaving, check_health_times, new_id, remove_predecessors, row};
+use crate::{Options, Outcome, Tunables, Worker, handler_fn};
 
 /// The maximum number of dead nodes of the same name that a starting node removes.
 const MAX_NAMESAKES: usize = 10;
@@ -83,7 +82,9 @@ pub fn join_nodes<'a>(
                 })
                 .await?;
             let Some(namesake) = namesake else {
-                let idle = Arc::new(Idle);
+                // Never called, because a node has no slots.
+                let idle =
+                    Arc::new(handler_fn(|_| async { Outcome::Failed("nodes run no jobs".to_owned()) }));
                 let worker = Worker::registered(store.clone(), keys.clone(), NODE_TYPE, idle, options, id);
                 return Ok(Joined::Node(worker));
             };
@@ -99,9 +100,10 @@ pub fn join_nodes<'a>(
                     return Ok(Joined::NameTaken { id: namesake.id, url });
                 }
                 Liveness::Dead(health) => {
-                    let node = (NODE_TYPE, namesake.id.as_str());
-                    remove_dead(store, keys, node, health, options.tunables.max_history, &options.metrics)
-                        .await;
+                    let (max_history, spans) = (options.tunables.max_history, &options.spans);
+                    let (job_type, worker) = (NODE_TYPE, namesake.id.as_str());
+                    let dead = Leaving { store, keys, job_type, worker, max_history, spans };
+                    dead.remove_dead(health, &options.metrics, |_| ()).await;
                 }
                 Liveness::Gone => {}
             }
@@ -165,14 +167,4 @@ async fn read_health(store: &Store, keys: &Keyspace, id: &str) -> Result<Option<
             Ok(Some((health, value)))
         })
         .await
-}
-
-/// A handler that is never called, because a node has no slots.
-struct Idle;
-
-#[async_trait]
-impl JobHandler for Idle {
-    async fn run(&self, _: JobContext) -> Outcome {
-        Outcome::Failed("nodes run no jobs".to_owned())
-    }
 }

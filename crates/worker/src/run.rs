@@ -17,7 +17,7 @@ use turnwise_store::{Runtime, Store};
 use crate::first_poll::{FirstPoll, Handler, HandlerFuture, Panic, Polled};
 use crate::handler::Idle;
 use crate::locks::{JobLocks, LockWake, Slots, WaitState};
-use crate::membership::join;
+use crate::membership::{Leaving, join};
 use crate::metrics::{CrashKind, TypeMetrics};
 use crate::record::{FinishedRun, RunEnds, record};
 use crate::sync::lock;
@@ -41,6 +41,13 @@ impl Shared {
     /// The metrics of the worker's type.
     pub fn metrics(&self) -> &TypeMetrics {
         self.options.metrics.of(&self.job_type)
+    }
+
+    /// The removal of a worker of its type.
+    pub fn leaving<'a>(&'a self, worker: &'a str) -> Leaving<'a> {
+        let Shared { store, keys, job_type, options, .. } = self;
+        let (max_history, spans) = (self.tunables.get().max_history, &options.spans);
+        Leaving { store, keys, job_type, worker, max_history, spans }
     }
 
     /// Registers an incarnation.

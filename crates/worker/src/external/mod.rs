@@ -28,7 +28,7 @@ use crate::accounts::{Account, Accounts};
 use crate::deadlines::RunObservations;
 use crate::line::Lines;
 use crate::locks::LockWake;
-use crate::membership::{new_id, remove};
+use crate::membership::{Leaving, new_id};
 use crate::metrics::{CrashKind, Metrics, RunResult};
 use crate::pass::Passes;
 use crate::spans::RunOutcome;
@@ -300,22 +300,20 @@ impl External {
                 .transact(|tx| async move { workers::health(&tx, &self.keys, job_type, worker).await });
             match health.await? {
                 Some(health) if health.external => {
-                    let max_history = self.options.get().max_history;
-                    let account = self.account(job_type);
-                    let (metrics, spans) = (self.metrics.of(job_type), self.options.get().spans);
-                    let charge = |runs: &[GivenBack]| {
-                        let now_us = self.store.runtime().now_us();
+                    let External { store, keys, metrics, .. } = self;
+                    let (account, metrics) = (self.account(job_type), metrics.of(job_type));
+                    let ExternalOptions { max_history, spans, .. } = &self.options.get();
+                    let leaving = Leaving { store, keys, job_type, worker, max_history: *max_history, spans };
+                    let charge = |runs: &[GivenBack], now_us: i64| {
                         for run in runs {
                             let ran_us = now_us.saturating_sub(run.started_us);
                             metrics.ended(RunResult::Stopped, CrashKind::Error, ran_us);
                         }
                         account.given_back(worker, runs);
-                        spans.given_back(job_type, worker, runs, &RunOutcome::STOPPED, now_us);
                     };
-                    remove(&self.store, &self.keys, job_type, worker, Removal::Left, max_history, charge)
-                        .await?;
+                    leaving.remove(Removal::Left, None, charge).await?;
                     account.left(worker);
-                    account.maintain(&self.store, &self.keys, job_type).await;
+                    account.maintain(store, keys, job_type).await;
                     Ok(())
                 }
                 Some(_) => Err(Error::Halt),
