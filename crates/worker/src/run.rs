@@ -176,18 +176,12 @@ pub(crate) fn run(
     let span = tracing::error_span!(
         parent: None, "run", job_type = shared.job_type, job = job.id, tenant = job.tenant, worker = claimed.claim.worker
     );
-    let locks = JobLocks::new(
-        shared.clone(),
-        (claimed.id.clone(), claimed.claim.clone()),
-        (controls.stop.clone(), controls.halt.clone()),
-        (controls.slots.clone(), controls.waits.clone()),
-    );
     let context = JobContext {
         job,
         options: job_options,
         stop: controls.stop.clone(),
         controls: controls.clone(),
-        locks,
+        locks: JobLocks::new(shared.clone(), claimed.clone(), controls.clone()),
         spans,
     };
     let handler = shared.handler.clone();
@@ -210,8 +204,7 @@ pub(crate) fn run(
         let Timeouts { run_us, heartbeat_us } = run.job.terms.timeouts;
         let polled = match (run_us, heartbeat_us) {
             (None, None) => {
-                let may_begin = || !run.controls.stop.is_cancelled() && !run.controls.halt.is_cancelled();
-                run.controls.first_poll.poll(handler, &run.job, may_begin).await
+                run.controls.first_poll.poll(handler, &run.job, || !run.controls.shall_end()).await
             }
             // A supervisor must enforce them, also during the first poll.
             _ => Some(Polled::Waits(handler)),

@@ -20,6 +20,8 @@ use turnwise_queue::workers::GivenBack;
 use turnwise_queue::{Claim, Job};
 use turnwise_store::Runtime;
 
+use crate::metrics::RunResult;
+
 /// The maximum number of spans below one run. A continuous replication sends requests for years.
 pub const MAX_CHILDREN: u32 = 128;
 /// The maximum length of the reason in a span, in bytes.
@@ -321,15 +323,11 @@ impl RunOutcome {
     }
 
     pub fn of(ending: &Ending) -> RunOutcome {
-        let (name, error) = match ending {
-            Ending::Completed(_) => ("completed", None),
-            Ending::Failed(reason) => ("failed", Some(reason.clone())),
-            Ending::Crashed { reason, .. } => ("crashed", Some(reason.clone())),
-            Ending::Stopped => ("stopped", None),
-            Ending::Preempted => ("preempted", None),
-            Ending::Parked(_) => ("parked", None),
+        let error = match ending {
+            Ending::Failed(reason) | Ending::Crashed { reason, .. } => Some(reason.clone()),
+            Ending::Completed(_) | Ending::Stopped | Ending::Preempted | Ending::Parked(_) => None,
         };
-        RunOutcome { name, error }
+        RunOutcome { name: RunResult::from(ending).name(), error }
     }
 }
 

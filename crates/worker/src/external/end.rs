@@ -27,17 +27,6 @@ pub enum ExternalEnd {
     Released,
 }
 
-impl From<&ExternalEnd> for RunResult {
-    fn from(end: &ExternalEnd) -> RunResult {
-        match end {
-            ExternalEnd::Completed(_) => RunResult::Completed,
-            ExternalEnd::Failed(_) => RunResult::Failed,
-            ExternalEnd::Crashed(_) => RunResult::Crashed,
-            ExternalEnd::Released => RunResult::Stopped,
-        }
-    }
-}
-
 /// The end of a run.
 #[derive(Debug, Clone)]
 pub struct RunEnd {
@@ -66,6 +55,7 @@ struct Known<'a> {
 
 /// The result of writing one end.
 struct Written {
+    ending: Ending,
     ended: Ended,
     /// The job before its end, if this server did not know the run.
     before: Option<Job>,
@@ -179,14 +169,8 @@ impl External {
     }
 
     /// Records the span of a run whose end was written. `job` is the job after it.
-    fn trace_end(&self, job_type: &str, worker: &str, run: &RunEnd, job: &Job) {
+    fn trace_end(&self, job_type: &str, worker: &str, run: &RunEnd, ending: &Ending, job: &Job) {
         let Some(added) = job.trace else { return };
-        let (name, error) = match &run.end {
-            ExternalEnd::Completed(_) => ("completed", None),
-            ExternalEnd::Failed(reason) => ("failed", Some(reason.clone())),
-            ExternalEnd::Crashed(reason) => ("crashed", Some(reason.clone())),
-            ExternalEnd::Released => ("stopped", None),
-        };
         let now_us = self.store.runtime().now_us();
         let span = RunSpan {
             added,
@@ -197,7 +181,7 @@ impl External {
             // A run that was given back is no attempt.
             attempt: job.attempts.saturating_add(u32::from(!run.by_itself())).max(1),
         };
-        self.options.get().spans.ended(job_type, &span, &RunOutcome { name, error }, now_us, 0);
+        self.options.get().spans.ended(job_type, &span, &RunOutcome::of(ending), now_us, 0);
     }
 
     /// Charges a run whose end was written.
@@ -211,7 +195,7 @@ impl External {
     ) -> Result<Option<Job>> {
         let Known { run, status } = end;
         let (claim, by_itself) = (run.claim, run.by_itself());
-        let Written { ended, before, retried } = match written {
+        let Written { ending, ended, before, retried } = match written {
             Ok(written) => written,
             Err(error) => {
                 match error {
@@ -229,14 +213,14 @@ impl External {
         };
         self.run_observations.ended(job_type, worker, claim);
         if let Ended::Recorded(Some(job)) = &ended {
-            self.trace_end(job_type, worker, run, job);
+            self.trace_end(job_type, worker, run, &ending, job);
         }
         Ok(match ended {
             Ended::Recorded(job) => {
                 let now_us = self.store.runtime().now_us();
                 let started_us = job.as_ref().and_then(|job| job.started_us).unwrap_or(now_us);
                 let ran_us = now_us.saturating_sub(started_us);
-                self.metrics.of(job_type).ended(RunResult::from(&run.end), CrashKind::Error, ran_us);
+                self.metrics.of(job_type).ended(RunResult::from(&ending), CrashKind::Error, ran_us);
                 if !account.ended(worker, claim, by_itself)
                     && let Some(before) = &before
                     && let Some(started_us) = before.started_us
@@ -276,5 +260,5 @@ async fn write_one(context: Context<'_>, worker: &str, end: &Known<'_>, retried:
     };
     let claim = claim_of(worker, *claim);
     let ended = claims::end(context, id, &claim, &ending, info.as_deref(), None).await?;
-    Ok(Written { ended, before, retried })
+    Ok(Written { ending, ended, before, retried })
 }

@@ -96,6 +96,7 @@ pub(crate) enum Numbers<'a> {
 }
 
 /// The result of a pass.
+#[derive(Default)]
 pub(crate) struct Pass {
     /// The claimed jobs, with their options.
     pub claimed: Vec<(Job, Box<RawValue>)>,
@@ -126,25 +127,6 @@ pub(crate) struct Pass {
     pub lock_wake_seen: Option<Option<Bytes>>,
     /// Whether the worker takes new jobs. A quiet worker has claimed none.
     pub mode: Mode,
-}
-
-impl Pass {
-    fn nothing(wake_seen: Option<Bytes>) -> Pass {
-        Pass {
-            claimed: Vec::new(),
-            waits_us: Vec::new(),
-            more: false,
-            filtered: false,
-            all_in_other_passes: false,
-            skipped: BTreeSet::new(),
-            first_skipped_tenant: None,
-            drained: Vec::new(),
-            next_due_us: None,
-            wake_seen,
-            lock_wake_seen: None,
-            mode: Mode::Active,
-        }
-    }
 }
 
 /// The input of one attempt of a pass.
@@ -230,7 +212,8 @@ pub(crate) async fn pass(
         return Ok(Pass {
             skipped: skipped_before.into_iter().collect(),
             next_due_us: delayed.next_due_us,
-            ..Pass::nothing(wake_seen)
+            wake_seen,
+            ..Pass::default()
         });
     }
     let wanted = claimant.depth(room);
@@ -243,7 +226,7 @@ pub(crate) async fn pass(
     };
     if mode.is_quiet() {
         fair.made_pending(&released);
-        return Ok(Pass { next_due_us: delayed.next_due_us, mode, ..Pass::nothing(wake_seen) });
+        return Ok(Pass { next_due_us: delayed.next_due_us, wake_seen, mode, ..Pass::default() });
     }
     let mut claims = Claims::new(context).await?;
     let locking = queue.jobs.iter().any(|(pending, _)| !pending.locks.is_none());
