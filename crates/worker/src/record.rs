@@ -36,28 +36,19 @@ const PARKED_SPREAD: Duration = Duration::from_secs(4 * 3600);
 /// The maximum number of ends that one transaction records.
 pub(crate) const GROUP: usize = 256;
 
-/// A run that has ended, but whose end is not recorded.
-pub(crate) struct FinishedRun {
+/// The end of one run, as it is written.
+pub(crate) struct End {
     pub job: Arc<ClaimedJob>,
-    pub outcome: Outcome,
-    /// Why it crashed, if it did.
-    pub crash: CrashKind,
-    /// Whether it was preempted.
-    pub preempted: bool,
+    pub ending: Ending,
     /// Its last report.
     pub info: Option<Box<RawValue>>,
     /// The job's sort key if it is pending again, where keys decide.
     pub key: Option<f64>,
 }
 
-/// Retries until the end is written or the claim is lost: no acknowledged end may be lost.
-pub(crate) async fn record(shared: &Shared, finished: FinishedRun, halt: &CancellationToken) -> RunEnd {
-    let FinishedRun { job, outcome, crash, preempted, info, key } = finished;
-    let ending = match outcome {
-        Outcome::Stopped if preempted => Ending::Preempted,
-        outcome => ending(shared, &job, outcome),
-    };
-    let mut end = Arc::new(End { job, ending, info, key });
+/// Retries until the end is written or the claim is lost: no acknowledged end may be lost. `crash` is why the run crashed, if it did.
+pub(crate) async fn record(shared: &Shared, end: End, crash: CrashKind, halt: &CancellationToken) -> RunEnd {
+    let mut end = Arc::new(end);
     let mut replaced = false;
     loop {
         let span = end.job.spans.as_ref().and_then(|spans| spans.child(SpanKind::Internal));
@@ -118,7 +109,8 @@ fn rounded_s(us: i64) -> i64 {
     us.max(0).saturating_add(500_000) / 1_000_000
 }
 
-fn ending(shared: &Shared, claimed: &ClaimedJob, outcome: Outcome) -> Ending {
+/// How the run of a job ends that was not preempted.
+pub(crate) fn ending(shared: &Shared, claimed: &ClaimedJob, outcome: Outcome) -> Ending {
     match outcome {
         Outcome::Completed(result) if result.get().len() > MAX_INFO_BYTES => Ending::Failed(format!(
             "its result has {} bytes; at most {MAX_INFO_BYTES} are allowed",
@@ -153,14 +145,6 @@ pub(crate) fn crashed(
     let crashes = backoff.crashes_in_row(crashes, ran_us);
     let not_before_us = now_us.saturating_add(backoff.wait_us(crashes));
     Ending::Crashed { reason, crashes, not_before_us }
-}
-
-/// The end of one run, as it is written.
-struct End {
-    job: Arc<ClaimedJob>,
-    ending: Ending,
-    info: Option<Box<RawValue>>,
-    key: Option<f64>,
 }
 
 /// Writes the ends of a worker's runs. Ends that arrive during a write share the next transaction.

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
-use turnwise_queue::claims::{self, Answer};
+use turnwise_queue::claims::{self, Answer, Ending};
 use turnwise_queue::deadlines::{Over, Timeouts};
 use turnwise_queue::{Claim, Error, Job, Keyspace, Terms};
 use turnwise_store::{Runtime, Store};
@@ -19,7 +19,7 @@ use crate::handler::Idle;
 use crate::locks::{JobLocks, LockWake, Slots, WaitState};
 use crate::membership::{Leaving, join};
 use crate::metrics::{CrashKind, TypeMetrics};
-use crate::record::{FinishedRun, RunEnds, record};
+use crate::record::{End, RunEnds, ending, record};
 use crate::sync::lock;
 use crate::{JobContext, JobHandler, Live, Options, Outcome, RunSpans, SpanKind, Tunables};
 
@@ -249,9 +249,12 @@ impl Run {
     async fn end(self, outcome: Option<Outcome>) -> RunEnd {
         let Some(outcome) = outcome else { return RunEnd::Halted };
         let Run { shared, job, controls, crash } = self;
-        let info = controls.report.get();
-        let (preempted, key) = (controls.preempted.load(Relaxed), controls.key());
-        record(&shared, FinishedRun { job, outcome, crash, preempted, info, key }, &controls.halt).await
+        let ending = match outcome {
+            Outcome::Stopped if controls.preempted.load(Relaxed) => Ending::Preempted,
+            outcome => ending(&shared, &job, outcome),
+        };
+        let (info, key) = (controls.report.get(), controls.key());
+        record(&shared, End { job, ending, info, key }, crash, &controls.halt).await
     }
 
     /// Waits for the handler's end; the handler begins after `delay`. Meanwhile writes its reports, forwards stop
