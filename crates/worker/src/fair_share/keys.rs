@@ -50,37 +50,18 @@ const SEARCH_CYCLES: u32 = 3;
 const REMOVE_BATCHES: usize = 100;
 
 /// The state that keys need.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Keys {
     boost: Option<rfc::Boost>,
     /// The number of a tenant's pending jobs, and when it was counted, in µs.
-    pending: BTreeMap<Arc<str>, (u64, i64)>,
+    pub pending: BTreeMap<Arc<str>, (u64, i64)>,
     /// Tenants whose queues may still hold jobs sorted by keys, although no worker uses keys any more.
     pub to_search: Vec<Arc<str>>,
-    /// The remaining cycles in which such jobs are searched.
-    search_cycles: u32,
+    /// The number of cycles in which such jobs were searched, since the start or a change of schemes. Before this worker started,
+    /// another worker may have used keys.
+    pub searched: u32,
     /// Among the tenants that take turns, the position of the next one.
     seen: usize,
-}
-
-impl Default for Keys {
-    fn default() -> Self {
-        let (boost, pending, to_search) = (None, BTreeMap::new(), Vec::new());
-        // Before this worker started, another worker may have used keys.
-        Keys { boost, pending, to_search, search_cycles: SEARCH_CYCLES, seen: 0 }
-    }
-}
-
-impl Keys {
-    /// Forgets a tenant.
-    pub fn forget(&mut self, tenant: &str) {
-        self.pending.remove(tenant);
-    }
-
-    /// Notes that from now on, the other scheme orders the jobs.
-    pub fn schemes_changed(&mut self) {
-        self.search_cycles = SEARCH_CYCLES;
-    }
 }
 
 impl FairShare {
@@ -270,10 +251,10 @@ impl FairShare {
     /// In the first cycles after a change of schemes, searches queues for jobs that are still sorted by keys.
     pub fn search_for_keys(&self) {
         let mut state = self.state();
-        if state.by_keys() || state.keys.search_cycles == 0 {
+        if state.by_keys() || state.keys.searched == SEARCH_CYCLES {
             return;
         }
-        state.keys.search_cycles -= 1;
+        state.keys.searched += 1;
         state.keys.to_search = state.waiting.in_order().map(|(tenant, _)| tenant.clone()).collect();
         drop(state);
         self.write_soon();

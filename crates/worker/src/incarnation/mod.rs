@@ -111,7 +111,7 @@ impl Incarnation {
         let mut fair = FairShare::new(store, keys, &shared.job_type, &id, shared.tunables.get().fair);
         let sibling = shared.options.passes.as_ref().map(|passes| passes.join(&shared.job_type, &id));
         if let Some(sibling) = &sibling {
-            fair = fair.with(sibling.passes().decoded());
+            fair.decoded = sibling.passes().decoded();
         }
         let health = health::Health::new(shared.options.health_interval);
         Incarnation {

@@ -218,7 +218,8 @@ pub(crate) async fn pass(
     }
     let wanted = claimant.depth(room);
     let depth = shard.front(wanted) + others;
-    let queue = fair.front(tx, wake_seen.as_ref(), released.clone(), depth, (mine, permits)).await?;
+    fair.made_pending(&released);
+    let queue = fair.front(tx, wake_seen.as_ref(), depth, (mine, permits), false).await?;
     // A claim reads the same row, so with jobs to claim this costs nothing.
     let mode = match queue.jobs.is_empty() {
         true => Mode::Active,
@@ -314,7 +315,7 @@ async fn search(
     let lock_wake = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
     let mut window = rules.window(room);
     let queue = match queue.beyond {
-        true => fair.front(tx, wake, [], shard.front(window) + others, (mine, permits)).await?,
+        true => fair.front(tx, wake, shard.front(window) + others, (mine, permits), false).await?,
         false => queue,
     };
     let mut view = View::with_locks(&source, queue, mine).await?;
@@ -324,7 +325,7 @@ async fn search(
         && let Some(wider) = window::wider(window)
     {
         window = wider;
-        let queue = fair.wide_front(tx, wake, shard.front(window) + others, (mine, permits)).await?;
+        let queue = fair.front(tx, wake, shard.front(window) + others, (mine, permits), true).await?;
         view = View::with_locks(&source, queue, mine).await?;
         filled = claims.fill(&mut view).await?;
     }
