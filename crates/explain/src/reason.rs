@@ -202,13 +202,7 @@ fn of_queue(
     reason: Reason,
     predecessors: Option<&Predecessors>,
 ) -> String {
-    let none = Predecessors {
-        position: Position::default(),
-        before: Vec::new(),
-        others: 0,
-        longer: None,
-        cost_us: None,
-    };
+    let none = Predecessors::default();
     let predecessors = predecessors.unwrap_or(&none);
     let position = &predecessors.position;
     match reason {
@@ -315,7 +309,6 @@ pub(crate) fn expected(
 ) -> Option<Expected> {
     let now_us = snapshot.now_us;
     let about = |in_us: f64, basis: String| {
-        #[allow(clippy::cast_possible_truncation, reason = "a cast of a float stays within the bounds")]
         Some(Expected { at_us: now_us.saturating_add(in_us.ceil() as i64), earliest: false, basis })
     };
     let earliest = |at_us, basis: &str| Some(Expected { at_us, earliest: true, basis: basis.to_owned() });
@@ -340,7 +333,6 @@ pub(crate) fn expected(
             let standing = snapshot.tenants.get(&job.tenant)?;
             let each_us = standing.expected_us.filter(|_| !job.continuous && !job.cancel_requested())?;
             let ran_us = now_us.saturating_sub(job.started_us?);
-            #[allow(clippy::cast_precision_loss, reason = "a length of time in µs")]
             let left_us = (each_us - ran_us as f64).max(0.0);
             let basis = format!("it runs {}, as learnt, and waits for its turn then", seconds(each_us / 1e6));
             about(left_us, basis)

@@ -78,7 +78,7 @@ pub use external::{
     RunEnd, Wanted,
 };
 pub use fair_share::TenantCharges;
-pub use fairness::{FairRules, RotationRules, boost_of, usage_of};
+pub use fairness::{FairRules, RotationRules, usage_of};
 pub use filters::{Filters, holds as filter_holds};
 pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
 pub use live::Live;

@@ -16,13 +16,13 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use turnwise_policy::fair_share::{Fairness, rfc};
 use turnwise_queue::tenants::{self, Pending};
-use turnwise_queue::usage::{self, Boost};
+use turnwise_queue::usage;
 use turnwise_queue::{Error, Result, jobs};
 use turnwise_store::Transaction;
 
 use super::front::{Front, TenantQueue, ordered_by_key};
 use super::{FairShare, Inner, RunCharges, State};
-use crate::fairness::{boost_of, usage_of};
+use crate::fairness::usage_of;
 
 /// The maximum number of a tenant's pending jobs that are counted.
 pub(crate) const MOST_COUNTED: usize = 10_000;
@@ -79,8 +79,7 @@ impl FairShare {
         let Inner { store, keys, job_type, .. } = &*self.inner;
         let agreed = store
             .transact(|tx| async move {
-                let stored = usage::read_boost(&tx, keys, job_type).await?;
-                let known = stored.map(boost_of);
+                let known = usage::read_boost(&tx, keys, job_type).await?;
                 if let Some(known) = known.filter(|known| has_rules(known, &rules)) {
                     return Ok(known);
                 }
@@ -88,8 +87,7 @@ impl FairShare {
                     Some(known) => known.with_rules(now_us, &rules),
                     None => rfc::Boost::new(now_us, &rules),
                 };
-                let rfc::Boost { v, at_us, coeff, interval_us } = new;
-                usage::write_boost(&tx, keys, job_type, &Boost { v, at_us, coeff, interval_us })?;
+                usage::write_boost(&tx, keys, job_type, &new)?;
                 Ok::<_, Error>(new)
             })
             .await?;
