@@ -25,14 +25,15 @@ use turnwise_web::names::Names;
 use turnwise_web::pool::Pool;
 use turnwise_web::room::Room;
 use turnwise_worker::{
-    Counts, Deadlines, Dependencies, EventRules, External, ExternalOptions, Filters, Joined, Live, Monitor,
-    QueueRules, Recorder, Retention, RetentionOptions, Spans, Timekeeper, Tunables, Worker, join_nodes,
+    Counts, Deadlines, Dependencies, EventRules, External, Filters, Joined, Live, Monitor, QueueRules,
+    Recorder, Retention, RetentionOptions, Spans, Timekeeper, Tunables, Worker, join_nodes,
 };
 
 use crate::bulk::{self, BulkOperations};
 use crate::checked::Checked;
 use crate::http::Http;
 use crate::job_types::replication::REPORT_INTERVAL;
+use crate::job_types::tunables;
 use crate::job_types::webhook::Webhooks;
 use crate::open::{self, Exposure};
 use crate::services::Services;
@@ -169,22 +170,11 @@ impl Common {
         }
     }
 
-    /// The workers outside of this server.
-    pub fn external(&self, queue: &Arc<QueueRules>, metrics: Arc<turnwise_worker::Metrics>) -> External {
-        let Config { workers, jobs, .. } = &self.config;
-        let options = ExternalOptions {
-            node: self.node.clone(),
-            health_interval: workers.health_interval,
-            health_timeout: workers.health_timeout,
-            max_history: jobs.max_history,
-            backoff: jobs.backoff,
-            on_lost: jobs.on_lost,
-            timeouts: Arc::new(jobs.timeouts()),
-            shares: jobs.shares.clone(),
-            queue: queue.clone(),
-            spans: self.spans.clone(),
-        };
-        External::new(self.impatient.clone(), self.keys.clone(), options).with_metrics(metrics)
+    /// The workers outside of this server. `options` are what the workers of all types have in common.
+    pub fn external(&self, options: &turnwise_worker::Options) -> External {
+        let tunables = tunables(&self.config, &options.tunables.queue, 0);
+        let options = turnwise_worker::Options { tunables, ..options.clone() };
+        External::new(self.impatient.clone(), self.keys.clone(), options)
     }
 
     /// Starts the services that keep the rows of jobs in order. Returns the settings of the retention, which change.

@@ -12,9 +12,9 @@ use turnwise_policy::predictive_queue::locks::{Level, Levels};
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_telemetry::{log, otel};
-use turnwise_worker::{EventRules, ExternalOptions, Live, QueueRules, RetentionOptions, Tunables};
+use turnwise_worker::{EventRules, Live, QueueRules, RetentionOptions, Tunables};
 
-use crate::job_types::Tune;
+use crate::job_types::{Tune, tunables};
 
 /// The pause between two removals of ended jobs: a tenth of the retention, within these bounds.
 const SHORTEST_RETENTION_PAUSE: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ pub(crate) struct Parts {
     pub config: Live<Arc<Config>>,
     /// The workers of this server.
     pub workers: Vec<(Live<Tunables>, Tune)>,
-    pub external: Live<ExternalOptions>,
+    pub external: Live<Tunables>,
     pub retention: Live<RetentionOptions>,
     pub events: Live<EventRules>,
     pub settings: Live<Settings>,
@@ -53,18 +53,10 @@ impl Parts {
             tunables.update(|now| tune(config, &queue, now.max_jobs));
         }
         self.multiplex.set(config.multiplex);
-        let Config { jobs, replication, connections, .. } = config;
+        let Config { replication, connections, .. } = config;
         self.client.set_close_interval(connections.close_interval);
         self.client.set_egress(&connections.egress);
-        self.external.set(ExternalOptions {
-            max_history: jobs.max_history,
-            backoff: jobs.backoff,
-            on_lost: jobs.on_lost,
-            timeouts: Arc::new(jobs.timeouts()),
-            shares: jobs.shares.clone(),
-            queue,
-            ..self.external.get()
-        });
+        self.external.set(tunables(config, &queue, 0));
         self.retention.set(retention(config));
         self.events.set(config.events);
         self.settings.set(Settings { defaults: replication.clone(), ..self.settings.get() });

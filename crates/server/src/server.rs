@@ -109,7 +109,7 @@ impl Server {
         };
         // Before this node changes any job.
         opened.asked(recorder.begin()).await?;
-        let external = common.external(&queue, counted.clone());
+        let external = common.external(&options);
         let mut services = Services::new(CancellationToken::new());
         let start = job_types::Start {
             opened,
@@ -136,7 +136,7 @@ impl Server {
         let parts = Parts {
             config: Arc::new(config.clone()).into(),
             workers: types.iter().map(tuned).collect(),
-            external: external.options().clone(),
+            external: external.tunables().clone(),
             retention,
             events: rules.clone(),
             settings: common.settings.clone(),

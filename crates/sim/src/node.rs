@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Meter, Runtime, Store};
 use turnwise_worker::{
-    Counts, Deadlines, Dependencies, External, ExternalOptions, Filters, Live, Membership, Monitor, Options,
-    Retention, RetentionOptions, Timekeeper, Tunables, Worker, membership_events,
+    Counts, Deadlines, Dependencies, External, Filters, Live, Membership, Monitor, Options, Retention,
+    RetentionOptions, Timekeeper, Tunables, Worker, membership_events,
 };
 
 use crate::check::Checker;
@@ -220,21 +220,7 @@ async fn live(
 /// Starts what a server runs beside its workers. The tasks end when the returned handles are dropped.
 fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<AbortOnDropHandle<()>> {
     let (plan, keys) = (&setting.plan, Keyspace::default());
-    let Options { health_interval, health_timeout, tunables, .. } = plan.options.clone();
-    let Tunables { max_history, backoff, on_lost, queue, fair, .. } = tunables;
-    let node = link.site.to_string();
-    let options = ExternalOptions {
-        node,
-        health_interval,
-        health_timeout,
-        max_history,
-        backoff,
-        on_lost,
-        timeouts: Arc::default(),
-        spans: Default::default(),
-        shares: fair.shares,
-        queue,
-    };
+    let options = Options { node: link.site.to_string(), ..plan.options.clone() };
     let external = External::new(store.clone(), keys.clone(), options);
     lock(&setting.servers).insert(link.site, Server { link: link.clone(), external: external.clone() });
     let monitor = Monitor { store: store.clone(), keys: keys.clone(), external: external.clone() };

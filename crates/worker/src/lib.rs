@@ -74,8 +74,7 @@ pub use demand::{Runnable, runnable};
 pub use dependencies::Dependencies;
 pub use events::{Membership, membership_events, owner};
 pub use external::{
-    Accepted, External, ExternalEnd, ExternalOptions, Given, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, Pinged,
-    RunEnd, Wanted,
+    Accepted, External, ExternalEnd, Given, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, Pinged, RunEnd, Wanted,
 };
 pub use fair_share::TenantCharges;
 pub use fairness::{FairRules, RotationRules, usage_of};

@@ -24,7 +24,7 @@ use crate::membership::Leaving;
 use crate::neighbours::{Condition, Observations};
 use crate::service::until_stopped;
 use crate::times::duration_us;
-use crate::{External, ExternalOptions};
+use crate::{External, Options};
 
 /// The maximum number of workers, of any type, that one read returns.
 const BATCH: usize = 1_000;
@@ -54,7 +54,7 @@ impl Monitor {
         until_stopped(stop, async move {
             let mut state = MonitorState::default();
             loop {
-                self.store.runtime().sleep(self.external.options().get().health_interval).await;
+                self.store.runtime().sleep(self.external.options.health_interval).await;
                 if let Err(error) = self.check(&mut state).await {
                     tracing::error!(%error, "cannot check the workers: tries again soon");
                 }
@@ -65,8 +65,8 @@ impl Monitor {
     /// Checks all workers once, and removes the dead ones.
     async fn check(&self, state: &mut MonitorState) -> Result<()> {
         let keys = &self.keys;
-        let ExternalOptions { health_interval: interval, max_history, spans, .. } =
-            self.external.options().get();
+        let Options { health_interval: interval, spans, metrics, .. } = &*self.external.options;
+        let (interval, max_history) = (*interval, self.external.tunables().get().max_history);
         if self.no_worker_can_ping(state, interval) {
             state.types.clear();
             return Ok(());
@@ -84,7 +84,7 @@ impl Monitor {
             let checked = observations.check(patient.collect());
             for ((worker, health), (_, _, condition)) in workers.into_iter().zip(checked) {
                 if condition == Condition::Dead {
-                    let (job_type, worker, spans) = (&job_type, &worker, &spans);
+                    let (job_type, worker) = (&job_type, &worker);
                     let dead = Leaving { store: &self.store, keys, job_type, worker, max_history, spans };
                     // A worker inside a process charges its own runs.
                     let charge = |runs: &[GivenBack]| {
@@ -92,7 +92,7 @@ impl Monitor {
                             self.external.given_back(job_type, worker, runs);
                         }
                     };
-                    dead.remove_dead(health, &self.external.metrics, charge).await;
+                    dead.remove_dead(health, metrics, charge).await;
                 }
             }
         }

@@ -1,5 +1,6 @@
 //! The settings of a worker.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,8 +59,8 @@ pub struct Tunables {
     pub backoff: backoff::Rules,
     /// What happens to a job whose worker is lost, from the job's next start on.
     pub on_lost: OnLost,
-    /// The timeouts of jobs that set none themselves, from their next start on.
-    pub timeouts: Timeouts,
+    /// The timeouts of jobs that set none themselves, by job type, from their next start on.
+    pub timeouts: Arc<BTreeMap<String, Timeouts>>,
     /// How tenants share the slots, from the next cycle on at the latest.
     pub fair: FairRules,
     /// The order of jobs that lock, from the next pass on.
@@ -73,8 +74,9 @@ impl Tunables {
     }
 
     /// The terms of a run that starts now.
-    pub(crate) fn terms(&self) -> Terms {
-        let Tunables { backoff, on_lost, timeouts, .. } = *self;
+    pub(crate) fn terms(&self, job_type: &str) -> Terms {
+        let Tunables { backoff, on_lost, .. } = *self;
+        let timeouts = self.timeouts.get(job_type).copied().unwrap_or_default();
         Terms { backoff, on_lost, timeouts }
     }
 }
@@ -105,7 +107,7 @@ impl Default for Tunables {
             max_history: DEFAULT_MAX_HISTORY,
             backoff: backoff::Rules::default(),
             on_lost: OnLost::default(),
-            timeouts: Timeouts::default(),
+            timeouts: Arc::default(),
             fair: FairRules::default(),
             queue: Arc::default(),
         }

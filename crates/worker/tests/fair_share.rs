@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 use turnwise_queue::usage::{self, Charged};
 use turnwise_queue::{State, tenants, workers};
 use turnwise_worker::{
-    Accepted, DEFAULT_HEALTH_INTERVAL, External, ExternalEnd, ExternalOptions, FairRules, Monitor, Options,
-    RotationRules, Tunables, Worker,
+    Accepted, DEFAULT_HEALTH_INTERVAL, External, ExternalEnd, FairRules, Monitor, Options, RotationRules,
+    Tunables, Worker,
 };
 
 use crate::common::{self, PATIENCE, Run, T, World, done, json, tuned};
@@ -286,7 +286,7 @@ async fn jobs_that_start_together_are_spread_and_a_single_one_is_not() {
 #[tokio::test]
 async fn the_server_that_records_the_end_of_an_external_run_charges_it() {
     let world = World::new();
-    let external = || External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default());
+    let external = || External::new(world.store.clone(), world.keys.clone(), Options::default());
     let accept = async |external: &External, worker: &str| {
         let leave = CancellationToken::new();
         common::accept(external, T, worker, (0, 1, INTERVAL), &leave).await.unwrap().remove(0)
@@ -300,7 +300,7 @@ async fn the_server_that_records_the_end_of_an_external_run_charges_it() {
     world.clock.advance(Duration::from_secs(4));
     let end = || ExternalEnd::Completed(json("1"));
     first.end(T, &worker, &given.job.id, given.claim, end(), None).await.unwrap();
-    let charger = workers::node_contender(&ExternalOptions::default().node);
+    let charger = workers::node_contender(&Options::default().node);
     let charged = until_charged(&world, "a", |rows| rows.iter().any(|(_, row)| row.service_us > 0)).await;
     assert_eq!(charged.len(), 1);
     assert_eq!((charged[0].0.as_str(), charged[0].1.service_us), (charger.as_str(), 4_000_000));
@@ -384,7 +384,7 @@ async fn a_run_that_has_ended_elsewhere_does_not_count_for_long() {
 
 /// A server, as external workers use it.
 fn server(world: &World, node: &str) -> External {
-    let options = ExternalOptions { node: node.to_owned(), ..ExternalOptions::default() };
+    let options = Options { node: node.to_owned(), ..Options::default() };
     External::new(world.store.clone(), world.keys.clone(), options)
 }
 

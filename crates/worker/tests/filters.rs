@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_queue::{NewJob, State, filters, jobs};
 use turnwise_store::Store;
-use turnwise_worker::{External, ExternalOptions, Filters};
+use turnwise_worker::{External, Filters, Options};
 
 use crate::common::{PATIENCE, T, World, accept, done, json};
 
@@ -80,7 +80,7 @@ async fn a_job_behind_thousands_of_paused_jobs_that_lock_starts_soon() {
 #[tokio::test]
 async fn an_external_worker_with_one_slot_receives_a_job_behind_thousands_of_paused_jobs_soon() {
     let (world, stop) = world("{}").await;
-    let external = External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default());
+    let external = External::new(world.store.clone(), world.keys.clone(), Options::default());
     let worker = external.register(T, None, 1, None).await.unwrap().id;
     let before = world.store.counters();
     let leave = CancellationToken::new();

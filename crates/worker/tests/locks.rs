@@ -13,8 +13,8 @@ use turnwise_queue::locks::{Asked, How, LockAt, Spot, list};
 use turnwise_queue::{Claim, Context, Keyspace, NewJob, RunKey, State, claims, jobs, usage, workers};
 use turnwise_store::Store;
 use turnwise_worker::{
-    External, ExternalEnd, ExternalOptions, JobContext, LockError, Outcome, Passes, QueueRules, Tunables,
-    Worker, handler_fn,
+    External, ExternalEnd, JobContext, LockError, Options, Outcome, Passes, QueueRules, Tunables, Worker,
+    handler_fn,
 };
 
 use crate::common::{PATIENCE, T, World, accept, done, json, open, run_once_each, tuned};
@@ -537,7 +537,7 @@ async fn a_job_is_woken_when_a_job_of_another_type_releases_its_lock() {
 async fn external_workers_receive_jobs_with_their_locks_and_wait_for_further_locks() {
     let locking = Locking::new();
     let World { store, keys, .. } = &locking.world;
-    let external = External::new(store.clone(), keys.clone(), ExternalOptions::default());
+    let external = External::new(store.clone(), keys.clone(), Options::default());
     let worker = external.register(T, None, 2, None).await.unwrap().id;
     for (id, locks) in [("a", r#"{"instance":{"exclusive":["i"]}}"#), ("b", FINDS_OUT)] {
         locking.add(id, locks).await;

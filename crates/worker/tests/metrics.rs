@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use turnwise_queue::State;
-use turnwise_worker::{
-    CrashKind, External, ExternalEnd, ExternalOptions, Metrics, Options, Outcome, RunResult, TypeMetrics,
-};
+use turnwise_worker::{CrashKind, External, ExternalEnd, Metrics, Options, Outcome, RunResult, TypeMetrics};
 
 use crate::common::{Instruction, PATIENCE, T, World, accept, json, slots};
 
@@ -47,8 +45,8 @@ async fn the_runs_of_a_worker_are_counted_by_their_results() {
 async fn the_runs_of_an_external_worker_are_counted_and_a_retry_is_one() {
     let world = World::new();
     let metrics = Arc::<Metrics>::default();
-    let external = External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default());
-    let external = external.with_metrics(metrics.clone());
+    let options = Options { metrics: metrics.clone(), ..Options::default() };
+    let external = External::new(world.store.clone(), world.keys.clone(), options);
     let worker = external.register(T, None, 1, None).await.unwrap().id;
     world.add("a").await;
     let never = tokio_util::sync::CancellationToken::new();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::{Mode, State, modes, workers};
-use turnwise_worker::{External, ExternalOptions, Given, Options, Wanted};
+use turnwise_worker::{External, Given, Options, Wanted};
 
 use crate::common::{PATIENCE, T, World, done, slots};
 
@@ -170,7 +170,7 @@ async fn a_node_keeps_its_mode_through_a_restart() {
 #[tokio::test]
 async fn a_quiet_external_worker_waits_without_standing_in_the_line() {
     let world = World::new();
-    let external = External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default());
+    let external = External::new(world.store.clone(), world.keys.clone(), Options::default());
     let (quiet, other) = (
         external.register(T, None, 1, None).await.unwrap().id,
         external.register(T, None, 1, None).await.unwrap().id,

@@ -8,15 +8,14 @@ use turnwise_queue::claims::Ending;
 use turnwise_queue::{After, Claim, Context, NewJob, State, claims, jobs, workers};
 use turnwise_store::Runtime;
 use turnwise_worker::{
-    DEFAULT_HEALTH_INTERVAL, Dependencies, External, ExternalOptions, Live, Monitor, Retention,
-    RetentionOptions,
+    DEFAULT_HEALTH_INTERVAL, Dependencies, External, Live, Monitor, Options, Retention, RetentionOptions,
 };
 
 use crate::common::faulty::Fault;
 use crate::common::{PATIENCE, T, World, accept, json};
 
 fn external(world: &World) -> External {
-    External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default())
+    External::new(world.store.clone(), world.keys.clone(), Options::default())
 }
 
 /// Starts the monitor of a server.

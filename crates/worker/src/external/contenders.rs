@@ -14,8 +14,8 @@ impl External {
     /// This node's current part of the head of the queue.
     pub(super) async fn shard(&self, job_type: &str) -> Result<Shard> {
         let now_us = self.store.runtime().now_us();
-        let me = workers::node_contender(&self.options.get().node);
-        let ttl_us = duration_us(self.options.get().health_interval);
+        let me = workers::node_contender(&self.options.node);
+        let ttl_us = duration_us(self.options.health_interval);
         if let Some(names) = self.contenders.known(job_type, now_us, ttl_us) {
             return Ok(Shard::new(&names, &me, now_us));
         }

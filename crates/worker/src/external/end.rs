@@ -138,14 +138,14 @@ impl External {
         ends: &[Known<'_>],
         now_us: i64,
     ) -> Result<Vec<Result<Written>>> {
-        let (keys, options) = (&self.keys, &self.options.get());
+        let (keys, max_history) = (&self.keys, self.tunables.get().max_history);
         let attempts = &AtomicU32::new(0);
         self.store
             .transact(|tx| async move {
                 let attempt = attempts.fetch_add(1, Relaxed);
                 // Each attempt writes half as many ends as the one before it, which halves the chance of the same failure.
                 let most = ends.len().checked_shr(attempt).unwrap_or(0).max(1);
-                let context = Context::new(&tx, keys, job_type, now_us, options.max_history);
+                let context = Context::new(&tx, keys, job_type, now_us, max_history);
                 let mut written = Vec::with_capacity(most);
                 for (n, end) in ends[..most].iter().enumerate() {
                     if n % PREFETCHED == 0 {
@@ -181,7 +181,7 @@ impl External {
             // A run that was given back is no attempt.
             attempt: job.attempts.saturating_add(u32::from(!run.by_itself())).max(1),
         };
-        self.options.get().spans.ended(job_type, &span, &RunOutcome::of(ending), now_us, 0);
+        self.options.spans.ended(job_type, &span, &RunOutcome::of(ending), now_us, 0);
     }
 
     /// Charges a run whose end was written.
@@ -220,7 +220,7 @@ impl External {
                 let now_us = self.store.runtime().now_us();
                 let started_us = job.as_ref().and_then(|job| job.started_us).unwrap_or(now_us);
                 let ran_us = now_us.saturating_sub(started_us);
-                self.metrics.of(job_type).ended(RunResult::from(&ending), CrashKind::Error, ran_us);
+                self.metrics(job_type).ended(RunResult::from(&ending), CrashKind::Error, ran_us);
                 if !account.ended(worker, claim, by_itself)
                     && let Some(before) = &before
                     && let Some(started_us) = before.started_us

@@ -117,7 +117,7 @@ impl Incarnation {
             shard: self.shard(),
             claimer: &self.claimer,
             random: store.runtime().random(),
-            terms: tunables.terms(),
+            terms: tunables.terms(job_type),
             max_history,
         };
         // A pass with repeated conflicts must not delay a ping.

@@ -28,7 +28,7 @@ impl External {
         leave: &CancellationToken,
     ) -> Result<Asked> {
         let (store, keys) = (&self.store, &self.keys);
-        let queue = self.options().get().queue;
+        let queue = self.tunables().get().queue;
         let levels = &queue.levels;
         let mut deadline = pin!(store.runtime().sleep(wait));
         loop {

@@ -20,8 +20,8 @@ use turnwise_lab_bench as _;
 use turnwise_queue::{Keyspace, NewJob, Result, jobs};
 use turnwise_store::{Counters, Runtime, Store, StoreUrl, open, runtime};
 use turnwise_worker::{
-    External, ExternalEnd, ExternalOptions, JobContext, JobHandler, MAX_ACCEPTED, Options, Outcome, Passes,
-    QueueRules, Tunables, Wanted, Worker,
+    External, ExternalEnd, JobContext, JobHandler, MAX_ACCEPTED, Options, Outcome, Passes, QueueRules,
+    Tunables, Wanted, Worker,
 };
 
 const WINDOWS: [usize; 4] = [64, 250, 500, 1_000];
@@ -113,10 +113,9 @@ async fn measure(
     // So that the workers soon know each other.
     let health_interval = Duration::from_secs(1);
     let passes = Some(Arc::<Passes>::default());
-    let server = ExternalOptions { queue: queue.clone(), health_interval, ..ExternalOptions::default() };
     let tunables = Tunables { max_jobs: slots, queue, ..Tunables::default() };
     let options = Options { health_interval, passes, tunables, ..Options::default() };
-    let server = External::new(store.clone(), keys.clone(), server);
+    let server = External::new(store.clone(), keys.clone(), options.clone());
     let (begun_us, before, used_us) = (clock.now_us(), store.counters(), processor_us());
     let mut all = Vec::new();
     let mut outside = JoinSet::new();

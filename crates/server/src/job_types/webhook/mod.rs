@@ -141,7 +141,7 @@ impl Webhooks {
     /// The current settings of the worker.
     fn tunables(&self) -> Tunables {
         let (config, queue) = (self.config.get(), &self.options.tunables.queue);
-        let tunables = super::tunables(&config, queue, JOB_TYPE, slots(self.connections));
+        let tunables = super::tunables(&config, queue, slots(self.connections));
         let max_exponent = tunables.backoff.max_exponent.min(MAX_DOUBLINGS);
         Tunables { backoff: backoff::Rules { max_exponent, ..tunables.backoff }, ..tunables }
     }
