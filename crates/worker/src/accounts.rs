@@ -122,11 +122,6 @@ impl Runs {
         self.running.get_mut(worker)?.get_mut(&claim)
     }
 
-    /// The numbers of a worker's claims that this server knows.
-    fn of(&self, worker: &str) -> Vec<u64> {
-        self.running.get(worker).map_or_else(Vec::new, |runs| runs.keys().copied().collect())
-    }
-
     /// The workers of the next sweep, each with its known claims.
     fn to_sweep(&self, now_us: i64) -> Vec<(String, Vec<u64>)> {
         let behind = self.running.range::<str, _>((Excluded(self.swept.as_str()), Unbounded));
@@ -144,18 +139,16 @@ impl Account {
     pub fn given(&self, worker: &str, job: &Job, skipped_tenant: Option<&str>) {
         let (Some(claim), Some(started_us)) = (job.claim(), job.started_us) else { return };
         let mut runs = lock(&self.runs);
-        if !runs.running.contains_key(worker) {
-            runs.running.insert(worker.to_owned(), BTreeMap::new());
-        }
-        let start =
-            || Run { charges: self.fair.start(&job.tenant, skipped_tenant, false, started_us), ending: None };
-        let of_worker = runs.running.get_mut(worker).expect("it is there now");
-        of_worker.entry(claim.number).or_insert_with(start);
+        let of_worker = runs.running.entry(worker.to_owned()).or_default();
+        of_worker.entry(claim.number).or_insert_with(|| Run {
+            charges: self.fair.start(&job.tenant, skipped_tenant, false, started_us),
+            ending: None,
+        });
     }
 
     /// The numbers of a worker's claims that this server knows.
     pub fn known(&self, worker: &str) -> Vec<u64> {
-        lock(&self.runs).of(worker)
+        lock(&self.runs).running.get(worker).map_or_else(Vec::new, |runs| runs.keys().copied().collect())
     }
 
     /// Notes that this server is about to record the end of a run. Returns what it knew of the run.

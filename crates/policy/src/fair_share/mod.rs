@@ -16,7 +16,7 @@ pub mod virtual_time;
 
 use std::fmt;
 
-pub use shares::{BadShares, Shares};
+pub use shares::Shares;
 
 /// A fairness scheme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -161,7 +161,7 @@ impl External {
                     // only get jobs of this node's shard.
                     () = &mut deadline => match pass.skipped.is_empty() {
                         false => {
-                            claimer.may_claim(pass.skipped);
+                            claimer.expired = pass.skipped;
                             last = true;
                         }
                         true => return Ok(Given::default()),

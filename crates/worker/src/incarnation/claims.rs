@@ -1,6 +1,5 @@
 //! Claims: passes over the queue, and the claims of passes whose outcome is not known.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -31,18 +30,12 @@ pub(super) struct Claims {
     /// The job of each claim up to this number either runs here or has ended.
     known: u64,
     /// Whether the outcome of a pass's commit is unknown: there may be claims above `known`.
-    doubt: bool,
+    pub doubt: bool,
 }
 
 impl Default for Claims {
     fn default() -> Self {
         Claims { next: AtomicU64::new(1), known: 0, doubt: false }
-    }
-}
-
-impl Claims {
-    pub fn in_doubt(&self) -> bool {
-        self.doubt
     }
 }
 
@@ -55,7 +48,7 @@ impl Incarnation {
         self.fair.agree().await?;
         let pass = self.pass().await;
         // Other workers own the expired jobs: one pass may claim them, and passes that search further would only conflict.
-        self.claimer.may_claim(BTreeSet::new());
+        self.claimer.expired.clear();
         match &pass {
             Ok(pass) if pass.filtered && pass.more => self.claimer.searches_further(),
             Ok(_) => self.claimer.starts_over(),

@@ -232,7 +232,7 @@ impl Incarnation {
     /// Whether no slot is free. A worker with claims in doubt makes a pass even then, so it never counts as full.
     fn is_full(&self) -> bool {
         let max_jobs = self.shared.tunables.get().max_jobs;
-        (self.mode.is_quiet() || self.slots_in_use() >= max_jobs) && !self.claims.in_doubt()
+        (self.mode.is_quiet() || self.slots_in_use() >= max_jobs) && !self.claims.doubt
     }
 
     /// The number of slots in use. Jobs that wait for locks lend their slots, if the settings allow it.

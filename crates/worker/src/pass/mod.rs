@@ -82,7 +82,7 @@ impl Claimant<'_> {
     /// with such jobs, each pass reads more jobs than the one before it. Jobs behind thousands of them are thus found
     /// soon, even with one free slot.
     fn depth(&self, room: usize) -> usize {
-        room.saturating_mul(WIDER.saturating_pow(self.claimer.filtered())).min(CLAIM_BATCH)
+        room.saturating_mul(WIDER.saturating_pow(self.claimer.filtered)).min(CLAIM_BATCH)
     }
 }
 
@@ -143,7 +143,7 @@ struct Context<'a> {
 impl Context<'_> {
     /// Whether jobs of other shards may be claimed now.
     fn is_eager(&self) -> bool {
-        !self.claimant.claimer.expired().is_empty()
+        !self.claimant.claimer.expired.is_empty()
     }
 
     fn source(&self) -> Source<'_> {
@@ -158,7 +158,7 @@ impl Context<'_> {
         let worker = Scope { room, shard, eager: self.is_eager(), random };
         // Among jobs that lock, all expired jobs may start. The decision chooses only some jobs of other shards, and
         // the chosen ones may be exactly those whose locks are not free.
-        view.decide(&self.source(), worker, |id| view.locks.is_some() && claimer.expired().contains(id))
+        view.decide(&self.source(), worker, |id| view.locks.is_some() && claimer.expired.contains(id))
     }
 
     /// Whether the worker may run jobs of this tenant.

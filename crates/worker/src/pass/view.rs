@@ -130,20 +130,12 @@ impl View {
         let Source { job_type, queue, now_us, .. } = *source;
         let in_front = self.queue.jobs.len();
         let jobs = self.jobs();
-        let known = (0..).zip(&jobs).zip(&self.verdicts).map(|((position, job), verdict)| KnownJob {
-            job,
-            verdict: *verdict,
-            pinned: position >= in_front || pinned(&job.id),
-        });
+        let known = (0..)
+            .zip(&jobs)
+            .zip(&self.verdicts)
+            .map(|((position, job), verdict)| (*job, *verdict, position >= in_front || pinned(&job.id)));
         decide(known, (worker, self.queue.beyond), self.locks.as_ref(), (job_type, queue), now_us)
     }
-}
-
-/// A job, and the pass's knowledge of it.
-struct KnownJob<'a> {
-    job: &'a Pending,
-    verdict: Verdict,
-    pinned: bool,
 }
 
 /// The worker for which a decision is made. [`schedule::View`] documents each field.
@@ -162,15 +154,16 @@ impl Scope {
     }
 }
 
+/// Decides about jobs, each with what the pass knows of it, and whether it may start whatever its shard is.
 fn decide<'a>(
-    jobs: impl Iterator<Item = KnownJob<'a>>,
+    jobs: impl Iterator<Item = (&'a Pending, Verdict, bool)>,
     (Scope { room, shard, eager, random }, beyond): (Scope, bool),
     locks: Option<&LocksView>,
     (job_type, queue): (&str, &QueueRules),
     now_us: i64,
 ) -> Decision {
     let candidates: Vec<Candidate<'_>> = jobs
-        .map(|KnownJob { job, verdict, pinned }| Candidate {
+        .map(|(job, verdict, pinned)| Candidate {
             id: &job.id,
             class: job.class,
             since_us: job.order_us,
@@ -202,7 +195,7 @@ pub(crate) fn startable(
     queue: (&str, &QueueRules),
     now_us: i64,
 ) -> Vec<usize> {
-    let known = jobs.iter().map(|job| KnownJob { job, verdict: Verdict::Unknown, pinned: false });
+    let known = jobs.iter().map(|job| (*job, Verdict::Unknown, false));
     let scope = (Scope::alone(jobs.len()), false);
     decide(known, scope, Some(locks), queue, now_us).start
 }
