@@ -25,8 +25,9 @@ use turnwise_web::names::Names;
 use turnwise_web::pool::Pool;
 use turnwise_web::room::Room;
 use turnwise_worker::{
-    Counts, Deadlines, Dependencies, EventRules, External, Filters, Joined, Live, Monitor, QueueRules,
-    Recorder, Retention, RetentionOptions, Spans, Timekeeper, Tunables, Worker, join_nodes,
+    Deadlines, EventRules, External, Joined, Live, Monitor, QueueRules, Recorder, Retention,
+    RetentionOptions, Spans, Tunables, Worker, fold_counts, join_nodes, keep_clock, release_filtered,
+    settle_dependencies,
 };
 
 use crate::bulk::{self, BulkOperations};
@@ -191,14 +192,10 @@ impl Common {
         services.add("monitor", Monitor { store, keys, external: external.clone() }, Monitor::run);
         let (store, keys) = own();
         services.add("deadlines", Deadlines { store, keys, external: external.clone() }, Deadlines::run);
-        let (store, keys) = own();
-        services.add("filters", Filters { store, keys }, Filters::run);
-        let (store, keys) = own();
-        services.add("dependencies", Dependencies { store, keys }, Dependencies::run);
-        let (store, keys) = own();
-        services.add("clock", Timekeeper { store, keys }, Timekeeper::run);
-        let (store, keys) = own();
-        services.add("counts", Counts { store, keys }, Counts::run);
+        services.add("filters", own(), release_filtered);
+        services.add("dependencies", own(), settle_dependencies);
+        services.add("clock", own(), keep_clock);
+        services.add("counts", own(), fold_counts);
         let (store, keys) = own();
         services.add("retention", Retention { store, keys, options: kept.clone() }, Retention::run);
         services.add("recorder of events", recorder, Recorder::run);

@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Meter, Runtime, Store};
 use turnwise_worker::{
-    Counts, Deadlines, Dependencies, External, Filters, Live, Membership, Monitor, Options, Retention,
-    RetentionOptions, Timekeeper, Tunables, Worker, membership_events,
+    Deadlines, External, Live, Membership, Monitor, Options, Retention, RetentionOptions, Tunables, Worker,
+    fold_counts, keep_clock, membership_events, release_filtered, settle_dependencies,
 };
 
 use crate::check::Checker;
@@ -229,13 +229,12 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
     // The tasks never stop by themselves here, because they have no work for a process that has left.
     let never = CancellationToken::new();
     let listener = listen(setting.clone(), link.clone(), store.clone());
-    let timekeeper = Timekeeper { store: store.clone(), keys: keys.clone() };
-    let counts = Counts { store: store.clone(), keys: keys.clone() };
+    let of = || (store.clone(), keys.clone());
     let mut tasks = vec![
-        tokio::spawn(timekeeper.run(never.clone())),
+        tokio::spawn(keep_clock(of(), never.clone())),
         tokio::spawn(monitor.run(never.clone())),
         tokio::spawn(retention.run(never.clone())),
-        tokio::spawn(counts.run(never.clone())),
+        tokio::spawn(fold_counts(of(), never.clone())),
         tokio::spawn(listener),
     ];
     if plan.timeouts {
@@ -243,9 +242,8 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
         tasks.push(tokio::spawn(deadlines.run(never.clone())));
     }
     if plan.eligibility.is_some() {
-        let dependencies = Dependencies { store: store.clone(), keys: keys.clone() };
-        tasks.push(tokio::spawn(dependencies.run(never.clone())));
-        tasks.push(tokio::spawn(Filters { store: store.clone(), keys }.run(never)));
+        tasks.push(tokio::spawn(settle_dependencies(of(), never.clone())));
+        tasks.push(tokio::spawn(release_filtered(of(), never)));
     }
     tasks.into_iter().map(AbortOnDropHandle::new).collect()
 }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::eligibility::concurrency::{Limit, of_job};
 use turnwise_policy::eligibility::condition::{Condition, Subject, Truth, Value};
-use turnwise_policy::eligibility::filters::{Filters as Rules, Verdict};
+use turnwise_policy::eligibility::filters::{Filters, Verdict};
 use turnwise_queue::selection::{Members, searching};
 use turnwise_queue::{Error, Job, Keyspace, Result, concurrency, filters, jobs, webhooks};
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction, Watch};
@@ -21,12 +21,12 @@ const BATCH: usize = 200;
 
 /// The filters, as last read.
 #[derive(Default)]
-pub(crate) struct FilterCache(Mutex<Option<(Bytes, Arc<Rules>)>>);
+pub(crate) struct FilterCache(Mutex<Option<(Bytes, Arc<Filters>)>>);
 
 /// The filters of one pass.
 pub(crate) struct FilterSet {
     stamp: Bytes,
-    rules: Arc<Rules>,
+    rules: Arc<Filters>,
 }
 
 impl FilterCache {
@@ -41,7 +41,7 @@ impl FilterCache {
         let rules = match known {
             Some((seen, rules)) if seen == stamp => rules,
             _ => {
-                let rules = Rules::new(filters::list(tx, keys).await?);
+                let rules = Filters::new(filters::list(tx, keys).await?);
                 // Filters are checked before they are written, but this release may not know those of a newer one.
                 // It is better to start no job than to start one that such a filter forbids.
                 let rules = rules.map_err(|(id, mistake)| {
@@ -152,45 +152,32 @@ fn subject<'a>(job: &'a Job, option: &'a dyn Fn(&[String]) -> Option<Value>) -> 
     }
 }
 
-/// When filters change, returns paused jobs, and jobs that filters limit, to the queue ([`filters::release`],
-/// [`concurrency::release_old`]). Any number of servers may do this at the same time.
-#[derive(Clone)]
-pub struct Filters {
-    /// The store that holds the jobs.
-    pub store: Store,
-    /// Its keys.
-    pub keys: Keyspace,
+/// Returns paused jobs, and jobs that filters limit, to the queue ([`filters::release`], [`concurrency::release_old`]): once at its start,
+/// and again after each change of the filters, until it is stopped. Any number of servers may do this at the same time.
+pub fn release_filtered((store, keys): (Store, Keyspace), stop: CancellationToken) -> BoxFuture<'static, ()> {
+    until_stopped(stop, async move {
+        keep_up(&store, "cannot release paused jobs", || pass(&store, &keys)).await;
+    })
 }
 
-impl Filters {
-    /// Checks all paused jobs once, and again after each change of the filters, until it is stopped.
-    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        until_stopped(stop, async move {
-            keep_up(&self.store, "cannot release paused jobs", || self.pass()).await;
-        })
-    }
-
-    async fn pass(&self) -> Result<Watch> {
-        let (store, keys) = (&self.store, &self.keys);
-        let row = &keys.filters_versionstamp();
-        let seen = store.begin().await?.get_with(row, Isolation::Snapshot).await?;
-        let mut cursor: Option<filters::Cursor> = None;
-        loop {
-            let after = cursor.as_ref();
-            cursor =
-                store.transact(|tx| async move { filters::release(&tx, keys, after, BATCH).await }).await?;
-            if cursor.is_none() {
-                break;
-            }
+async fn pass(store: &Store, keys: &Keyspace) -> Result<Watch> {
+    let row = &keys.filters_versionstamp();
+    let seen = store.begin().await?.get_with(row, Isolation::Snapshot).await?;
+    let mut cursor: Option<filters::Cursor> = None;
+    loop {
+        let after = cursor.as_ref();
+        cursor = store.transact(|tx| async move { filters::release(&tx, keys, after, BATCH).await }).await?;
+        if cursor.is_none() {
+            break;
         }
-        loop {
-            let after = cursor.as_ref();
-            cursor = store
-                .transact(|tx| async move { concurrency::release_old(&tx, keys, after, BATCH).await })
-                .await?;
-            if cursor.is_none() {
-                return Ok(store.watch(row.clone(), seen).await?);
-            }
+    }
+    loop {
+        let after = cursor.as_ref();
+        cursor = store
+            .transact(|tx| async move { concurrency::release_old(&tx, keys, after, BATCH).await })
+            .await?;
+        if cursor.is_none() {
+            return Ok(store.watch(row.clone(), seen).await?);
         }
     }
 }

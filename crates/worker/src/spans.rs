@@ -108,17 +108,6 @@ impl fmt::Debug for Spans {
     }
 }
 
-impl PartialEq for Spans {
-    fn eq(&self, other: &Spans) -> bool {
-        match (&self.0, &other.0) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (one, other) => one.is_none() && other.is_none(),
-        }
-    }
-}
-
-impl Eq for Spans {}
-
 impl Spans {
     /// Records spans there.
     pub fn to(sink: Arc<dyn SpanSink>) -> Spans {

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use turnwise_queue::clock::{self, COMPARE_INTERVAL};
 use turnwise_queue::{NewJob, State, jobs};
 use turnwise_store::{Limits, Runtime, Store, runtime};
-use turnwise_worker::Timekeeper;
+use turnwise_worker::keep_clock;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const HOUR_US: i64 = 3_600_000_000;
@@ -30,9 +30,8 @@ async fn add(world: &World, store: &Store, id: &str, delay: Duration) {
 #[tokio::test]
 async fn a_job_that_is_due_by_a_clock_that_was_set_forward_starts() {
     let mut world = World::new();
-    let keeper = Timekeeper { store: world.store.clone(), keys: world.keys.clone() };
     let stop = CancellationToken::new();
-    let keeping = tokio::spawn(keeper.run(stop.clone()));
+    let keeping = tokio::spawn(keep_clock((world.store.clone(), world.keys.clone()), stop.clone()));
     let worker = world.start(1).await;
     add(&world, &world.store, "a", HOUR).await;
     world.clock.wait_for_sleeper(HOUR).await;

@@ -5,7 +5,7 @@ use tokio_util::sync::CancellationToken;
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_queue::{NewJob, State, filters, jobs};
 use turnwise_store::Store;
-use turnwise_worker::{External, Filters, Options};
+use turnwise_worker::{External, Options, release_filtered};
 
 use crate::common::{PATIENCE, T, World, accept, done, json};
 
@@ -21,8 +21,7 @@ async fn world(locks: &str) -> (World, CancellationToken) {
     // The store has the embedded engine's own limits.
     world.store = Store::new(world.engine.clone(), world.clock.clone());
     let stop = CancellationToken::new();
-    let service = Filters { store: world.store.clone(), keys: world.keys.clone() };
-    tokio::spawn(service.run(stop.clone()));
+    tokio::spawn(release_filtered((world.store.clone(), world.keys.clone()), stop.clone()));
     let keys = &world.keys;
     let rule = Rule {
         id: "bulk".into(),

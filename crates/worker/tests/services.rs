@@ -8,7 +8,8 @@ use turnwise_queue::claims::Ending;
 use turnwise_queue::{After, Claim, Context, NewJob, State, claims, jobs, workers};
 use turnwise_store::Runtime;
 use turnwise_worker::{
-    DEFAULT_HEALTH_INTERVAL, Dependencies, External, Live, Monitor, Options, Retention, RetentionOptions,
+    DEFAULT_HEALTH_INTERVAL, External, Live, Monitor, Options, Retention, RetentionOptions,
+    settle_dependencies,
 };
 
 use crate::common::faulty::Fault;
@@ -296,8 +297,7 @@ async fn jobs_of_the_last_of_many_types_are_removed() {
 async fn a_server_releases_dependents_that_an_end_could_not_release() {
     let world = World::new();
     let stop = CancellationToken::new();
-    let service = Dependencies { store: world.store.clone(), keys: world.keys.clone() };
-    tokio::spawn(service.run(stop.clone()));
+    tokio::spawn(settle_dependencies((world.store.clone(), world.keys.clone()), stop.clone()));
     world.add("a").await;
     let waiting = NewJob { after: vec![After::completed(T, "a")], ..NewJob::new(T, "b", json("{}")) };
     world.run(async |tx, keys| jobs::add(tx, keys, &waiting, 1).await).await;

@@ -17,8 +17,9 @@ use bytes::Bytes;
 use tokio::sync::{Mutex, Notify};
 use turnwise_queue::locks::{self, Asked, Blocked, LockAt, Spot};
 use turnwise_queue::{Error, RunKey};
-use turnwise_store::{Error as StoreError, Isolation};
+use turnwise_store::Error as StoreError;
 
+use super::request;
 use crate::run::{ClaimedJob, Controls, Shared};
 use crate::sync::lock;
 use crate::times::ERROR_PAUSE;
@@ -252,23 +253,11 @@ impl Inner {
         RunKey::new(&self.shared.job_type, &self.job.id, &self.job.claim)
     }
 
-    /// Requests the locks that the job does not hold yet. Also returns the stamp that must change before a repeated
-    /// request can succeed.
+    /// Requests the locks that the job does not hold yet, as [`request`] does.
     async fn ask(&self, wanted: &[LockAt]) -> turnwise_queue::Result<(Asked, Option<Bytes>)> {
         let Shared { store, keys, tunables, .. } = &*self.shared;
         let levels = &tunables.get().queue.levels;
-        let (run, left) = (self.run(), self.left.load(Relaxed));
-        let asked = store
-            .transact(|tx| async move {
-                let now_us = store.runtime().now_us();
-                let seen = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
-                if left {
-                    locks::withdraw(&tx, keys, run, now_us).await?;
-                }
-                let asked = locks::request(&tx, keys, levels, run, wanted, now_us).await?;
-                Ok::<_, Error>((asked, seen))
-            })
-            .await?;
+        let asked = request((store, keys, levels), self.run(), wanted, self.left.load(Relaxed)).await?;
         self.left.store(false, Relaxed);
         Ok(asked)
     }

@@ -46,17 +46,15 @@ struct State {
 
 impl LockWake {
     pub fn new(store: Store, keys: Keyspace) -> Self {
-        let (read_completed, read_needed, no_waits_left) = (Notify::new(), Notify::new(), Notify::new());
-        LockWake {
-            inner: Arc::new(Inner {
-                store,
-                keys,
-                state: Mutex::default(),
-                read_completed,
-                read_needed,
-                no_waits_left,
-            }),
-        }
+        let inner = Inner {
+            store,
+            keys,
+            state: Mutex::default(),
+            read_completed: Notify::new(),
+            read_needed: Notify::new(),
+            no_waits_left: Notify::new(),
+        };
+        LockWake { inner: Arc::new(inner) }
     }
 
     /// Returns once a lock was released after the snapshot in which [`Keyspace::lock_wake`] had the value `seen`. It
