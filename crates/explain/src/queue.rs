@@ -1,7 +1,7 @@
 //! The first jobs of a type's queue, with the reason for the state of each.
 
 use turnwise_protocol::{QueuedJob, Reason, State as JobState};
-use turnwise_queue::{Job, Then, jobs};
+use turnwise_queue::{Then, jobs};
 
 use crate::decision::Head;
 use crate::snapshot::{Snapshot, all_of, could_run_since};
@@ -38,11 +38,20 @@ async fn running(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize) -> Resu
         let then = job.as_ref().map_or(Then::Keep, |job| job.then());
         let runs = reason::of_running(row.cancel_requested, then);
         let waits = job.as_ref().is_some_and(|job| job.waits().is_some());
-        let state = if waits { JobState::Waiting } else { JobState::Running };
-        let reason = if waits && !row.cancel_requested { Reason::WaitsForLock } else { runs };
-        let queued =
-            queued(reader, (snapshot, &row.id, &row.tenant), job.as_ref(), (state, reason), row.started_us);
-        Ok(QueuedJob { worker: Some(row.worker.clone()), ..queued })
+        Ok(QueuedJob {
+            job_type: snapshot.job_type.clone(),
+            id: row.id.clone(),
+            document: job.and_then(|job| (reader.rules.document)(&snapshot.job_type, &job.summary)),
+            tenant: row.tenant.clone(),
+            state: if waits { JobState::Waiting } else { JobState::Running },
+            reason: if waits && !row.cancel_requested { Reason::WaitsForLock } else { runs },
+            since_us: row.started_us,
+            not_before_us: None,
+            paused_by: None,
+            limited: None,
+            waits_for: None,
+            worker: Some(row.worker.clone()),
+        })
     });
     all_of(rows.collect()).await
 }
@@ -67,9 +76,20 @@ async fn waiting(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize) -> Resu
         let reason =
             locked.filter(|_| !matches!(reason, Reason::NoWorker | Reason::WorkersQuiet)).unwrap_or(reason);
         before += usize::from(!has_room || !matches!(reason, Reason::Locked | Reason::LockReserved));
-        let since_us = job.as_ref().map_or(snapshot.now_us, could_run_since);
-        let (of, state) = ((snapshot, next.pending.id.as_str(), next.tenant.as_str()), JobState::Pending);
-        queued(reader, of, job.as_ref(), (state, reason), since_us)
+        QueuedJob {
+            reason,
+            job_type: snapshot.job_type.clone(),
+            id: next.pending.id.clone(),
+            document: job.as_ref().and_then(|job| (reader.rules.document)(&snapshot.job_type, &job.summary)),
+            tenant: next.tenant.clone(),
+            state: turnwise_protocol::State::Pending,
+            since_us: job.as_ref().map_or(snapshot.now_us, could_run_since),
+            not_before_us: None,
+            paused_by: None,
+            limited: None,
+            waits_for: None,
+            worker: None,
+        }
     });
     Ok(rows.collect())
 }
@@ -87,41 +107,20 @@ async fn off_queue(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize) -> Re
         left -= ids.len() - before;
     }
     let found = ids.iter().map(|id| jobs::get(reader.tx, reader.keys, &snapshot.job_type, id));
-    let found: Vec<Option<Job>> = all_of(found.collect()).await?;
-    let rows = found.into_iter().flatten().map(|job| {
-        let (of, shown) = ((snapshot, job.id.as_str(), job.tenant.as_str()), shown::state(&job));
-        let reason = reason::of_delayed(snapshot, &job);
-        QueuedJob {
-            not_before_us: shown::waits_for_time(&job).then_some(job.order_us()),
-            waits_for: (job.unmet() > 0).then_some(job.unmet()),
-            paused_by: job.paused().map(str::to_owned),
-            limited: job.limited().map(shown::limited),
-            ..queued(reader, of, Some(&job), (shown, reason), could_run_since(&job))
-        }
+    let found: Vec<Option<turnwise_queue::Job>> = all_of(found.collect()).await?;
+    let rows = found.into_iter().flatten().map(|job| QueuedJob {
+        state: shown::state(&job),
+        reason: reason::of_delayed(snapshot, &job),
+        since_us: could_run_since(&job),
+        not_before_us: shown::waits_for_time(&job).then_some(job.order_us()),
+        waits_for: (job.unmet() > 0).then_some(job.unmet()),
+        paused_by: job.paused().map(str::to_owned),
+        limited: job.limited().map(shown::limited),
+        worker: None,
+        document: (reader.rules.document)(&job.job_type, &job.summary),
+        job_type: job.job_type,
+        id: job.id,
+        tenant: job.spec.tenant,
     });
     Ok(rows.collect())
-}
-
-/// A job in the queue of the snapshot's type, with what is known of every job.
-fn queued(
-    reader: &Reader<'_>,
-    (snapshot, id, tenant): (&Snapshot, &str, &str),
-    job: Option<&Job>,
-    (state, reason): (JobState, Reason),
-    since_us: i64,
-) -> QueuedJob {
-    QueuedJob {
-        job_type: snapshot.job_type.clone(),
-        id: id.to_owned(),
-        document: job.and_then(|job| (reader.rules.document)(&snapshot.job_type, &job.summary)),
-        tenant: tenant.to_owned(),
-        state,
-        reason,
-        since_us,
-        not_before_us: None,
-        paused_by: None,
-        limited: None,
-        waits_for: None,
-        worker: None,
-    }
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::{Arc, Mutex};
 
-use turnwise_queue::workers::GivenBack;
+use turnwise_queue::workers::RunSummary;
 use turnwise_queue::{Job, Keyspace, Result, claims};
 use turnwise_store::Store;
 
@@ -47,6 +47,8 @@ pub(crate) struct Accounts {
 /// The account of one type.
 pub(crate) struct Account {
     pub fair: FairShare,
+    /// The nodes that claim from the type's queue, and when they were read, in µs.
+    pub contenders: Mutex<Option<(i64, Arc<[String]>)>>,
     runs: Mutex<Runs>,
 }
 
@@ -94,7 +96,7 @@ impl Accounts {
             by_type.retain(|_, account| !lock(&account.runs).running.is_empty());
         }
         let fair = FairShare::new(store.clone(), keys.clone(), job_type, charger, FairRules::default());
-        let account = Arc::new(Account { fair, runs: Mutex::default() });
+        let account = Arc::new(Account { fair, contenders: Mutex::default(), runs: Mutex::default() });
         by_type.insert(job_type.to_owned(), account.clone());
         account
     }
@@ -184,8 +186,8 @@ impl Account {
     }
 
     /// Charges runs of a worker that this server has ended.
-    pub fn given_back(&self, worker: &str, runs: &[GivenBack]) {
-        for GivenBack { tenant, claim, started_us, .. } in runs {
+    pub fn given_back(&self, worker: &str, runs: &[RunSummary]) {
+        for RunSummary { tenant, claim, started_us, .. } in runs {
             if !self.ended(worker, *claim, false) {
                 self.fair.end_unknown(tenant, *started_us, false);
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use turnwise_queue::workers::{GivenBack, Removal};
+use turnwise_queue::workers::{Removal, RunSummary};
 use turnwise_queue::{Context, Error, Health, Keyspace, Result, modes, workers};
 use turnwise_store::Store;
 
@@ -91,7 +91,7 @@ impl Leaving<'_> {
         &self,
         why: Removal,
         seen: Option<Health>,
-        report: impl Fn(&[GivenBack], i64),
+        report: impl Fn(&[RunSummary], i64),
     ) -> Result<bool> {
         let Leaving { store, keys, job_type, worker, max_history, spans } = *self;
         let outcome = match why {
@@ -120,11 +120,11 @@ impl Leaving<'_> {
 
     /// Removes it because it was found dead, unless its counter has moved since then, or another watcher has removed it. Passes the runs
     /// that this ends to `charge`. If the removal fails, the next check of its watcher retries it.
-    pub async fn remove_dead(&self, seen: Health, metrics: &Metrics, charge: impl Fn(&[GivenBack])) {
+    pub async fn remove_dead(&self, seen: Health, metrics: &Metrics, charge: impl Fn(&[RunSummary])) {
         let Leaving { job_type, worker, .. } = *self;
         tracing::warn!(worker, job_type, "misses its heartbeats: it is removed, and its jobs are taken away");
         let metrics = metrics.of(job_type);
-        let report = |runs: &[GivenBack], now_us: i64| {
+        let report = |runs: &[RunSummary], now_us: i64| {
             count_lost(metrics, runs, now_us);
             charge(runs);
         };
@@ -139,7 +139,7 @@ impl Leaving<'_> {
 }
 
 /// Counts the runs that the removal of a lost worker has ended.
-fn count_lost(metrics: &TypeMetrics, runs: &[GivenBack], now_us: i64) {
+fn count_lost(metrics: &TypeMetrics, runs: &[RunSummary], now_us: i64) {
     for run in runs {
         metrics.taken(CrashKind::Lost, now_us.saturating_sub(run.started_us));
     }

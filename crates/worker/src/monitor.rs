@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::workers::GivenBack;
+use turnwise_queue::workers::RunSummary;
 use turnwise_queue::{Health, Keyspace, Result, workers as rows};
 use turnwise_store::{Condition as StoreCondition, Store};
 
@@ -87,7 +87,7 @@ impl Monitor {
                     let (job_type, worker) = (&job_type, &worker);
                     let dead = Leaving { store: &self.store, keys, job_type, worker, max_history, spans };
                     // A worker inside a process charges its own runs.
-                    let charge = |runs: &[GivenBack]| {
+                    let charge = |runs: &[RunSummary]| {
                         if health.external {
                             self.external.given_back(job_type, worker, runs);
                         }

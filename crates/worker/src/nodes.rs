@@ -90,7 +90,9 @@ pub fn join_nodes<'a>(
             };
             let liveness = match (&own.node_options, &namesake.node_options) {
                 (Some(own), Some(other)) if own.place.is_some() && own.place == other.place => {
-                    replaced(&bounded_store, keys, &namesake).await?
+                    // This process replaces it.
+                    let health = read_health(&bounded_store, keys, &namesake.id).await?;
+                    health.map_or(Liveness::Gone, |(health, _)| Liveness::Dead(health))
                 }
                 _ => watch_liveness(&bounded_store, keys, &namesake).await?,
             };
@@ -123,11 +125,6 @@ enum Liveness {
     Dead(Health),
     /// It has left, or was removed.
     Gone,
-}
-
-/// The state of a node that this process replaces: it is dead, or gone.
-async fn replaced(store: &Store, keys: &Keyspace, node: &workers::Worker) -> Result<Liveness> {
-    Ok(read_health(store, keys, &node.id).await?.map_or(Liveness::Gone, |(health, _)| Liveness::Dead(health)))
 }
 
 /// Watches a node until its counter moves, or has not moved for too long.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use turnwise_queue::claims::Ending;
 use turnwise_queue::trace::{TraceContext, Traceparent};
-use turnwise_queue::workers::GivenBack;
+use turnwise_queue::workers::RunSummary;
 use turnwise_queue::{Claim, Job};
 use turnwise_store::Runtime;
 
@@ -172,36 +172,28 @@ impl Spans {
 
     /// The spans below a run of this job, if it is traced.
     pub(crate) fn run(&self, job: &Job, runtime: &Arc<dyn Runtime>) -> Option<RunSpans> {
-        let (added, claim) = (job.trace?, job.claim()?);
-        let run = RunSpan {
-            added,
-            claim: claim.clone(),
-            id: job.id.clone(),
-            tenant: job.tenant.clone(),
-            started_us: job.started_us.unwrap_or_else(|| runtime.now_us()),
-            attempt: job.attempts.saturating_add(1),
-        };
-        let context = self.of_run(job)?;
-        let (spans, runtime) = (self.clone(), runtime.clone());
-        Some(RunSpans(Arc::new(Inner { spans, runtime, context, run, children: AtomicU32::new(0) })))
+        let (context, claim) = (self.of_run(job)?, job.claim()?);
+        let run = RunSummary::of(job, claim, runtime.now_us());
+        let (spans, runtime, worker) = (self.clone(), runtime.clone(), claim.worker.clone());
+        Some(RunSpans(Arc::new(Inner { spans, runtime, context, worker, run, children: AtomicU32::new(0) })))
     }
 
-    /// Records that a run has ended.
+    /// Records that a worker's run has ended, if it is traced.
     pub(crate) fn ended(
         &self,
-        job_type: &str,
-        run: &RunSpan,
+        (job_type, worker): (&str, &str),
+        run: &RunSummary,
         ended: &RunOutcome,
         end_us: i64,
         lost_children: u32,
     ) {
-        let Some(sink) = &self.0 else { return };
+        let (Some(sink), Some(added)) = (&self.0, run.trace) else { return };
         let mut attributes = about(job_type, &run.id);
         attributes.extend([
             ("turnwise.tenant", SpanValue::copied(&run.tenant)),
             ("messaging.operation.name", "run".into()),
             ("messaging.operation.type", "process".into()),
-            ("turnwise.worker", SpanValue::copied(&run.claim.worker)),
+            ("turnwise.worker", SpanValue::copied(worker)),
             ("turnwise.attempt", SpanValue::Number(run.attempt.into())),
             ("turnwise.outcome", ended.name.into()),
         ]);
@@ -209,8 +201,8 @@ impl Spans {
             attributes.push(("turnwise.spans_left_out", SpanValue::Number(lost_children.into())));
         }
         sink.record(Span {
-            context: run.added.of_run(&run.claim),
-            parent: Some(run.added.span_id),
+            context: added.of_run(&Claim { worker: worker.to_owned(), number: run.claim }),
+            parent: Some(added.span_id),
             name: format!("run {job_type}"),
             kind: SpanKind::Consumer,
             start_us: run.started_us,
@@ -225,24 +217,12 @@ impl Spans {
         &self,
         job_type: &str,
         worker: &str,
-        runs: &[GivenBack],
+        runs: &[RunSummary],
         ended: &RunOutcome,
         end_us: i64,
     ) {
-        if self.0.is_none() {
-            return;
-        }
-        for GivenBack { id, tenant, claim, started_us, attempt, trace } in runs {
-            let Some(added) = *trace else { continue };
-            let run = RunSpan {
-                added,
-                claim: Claim { worker: worker.to_owned(), number: *claim },
-                id: id.clone(),
-                tenant: tenant.clone(),
-                started_us: *started_us,
-                attempt: *attempt,
-            };
-            self.ended(job_type, &run, ended, end_us, 0);
+        for run in runs {
+            self.ended((job_type, worker), run, ended, end_us, 0);
         }
     }
 }
@@ -278,17 +258,6 @@ pub struct Producer {
     pub context: TraceContext,
     parent: Option<[u8; 8]>,
     start_us: i64,
-}
-
-/// A run that is traced.
-#[derive(Debug, Clone)]
-pub(crate) struct RunSpan {
-    pub added: TraceContext,
-    pub claim: Claim,
-    pub id: String,
-    pub tenant: String,
-    pub started_us: i64,
-    pub attempt: u32,
 }
 
 /// How a run ended, in a span.
@@ -328,7 +297,8 @@ struct Inner {
     spans: Spans,
     runtime: Arc<dyn Runtime>,
     context: TraceContext,
-    run: RunSpan,
+    worker: String,
+    run: RunSummary,
     /// How many spans below it have begun.
     children: AtomicU32,
 }
@@ -359,9 +329,9 @@ impl RunSpans {
 
     /// Records the end of the run.
     pub(crate) fn ended(&self, job_type: &str, ended: &RunOutcome) {
-        let Inner { spans, runtime, run, children, .. } = &*self.0;
+        let Inner { spans, runtime, worker, run, children, .. } = &*self.0;
         let left_out = children.load(Relaxed).saturating_sub(MAX_CHILDREN);
-        spans.ended(job_type, run, ended, runtime.now_us(), left_out);
+        spans.ended((job_type, worker.as_str()), run, ended, runtime.now_us(), left_out);
     }
 }
 

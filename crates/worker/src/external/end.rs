@@ -6,13 +6,14 @@ use futures::future::BoxFuture;
 use serde_json::value::RawValue;
 use turnwise_queue::claims::{self, Ended, Ending};
 use turnwise_queue::jobs::PREFETCHED;
+use turnwise_queue::workers::RunSummary;
 use turnwise_queue::{Context, Error, Job, Result, jobs};
 
 use super::{External, claim_of};
 use crate::accounts::{Account, RunStatus};
 use crate::metrics::{CrashKind, RunResult};
 use crate::record::{GROUP, crashed, is_passing};
-use crate::spans::{RunOutcome, RunSpan};
+use crate::spans::RunOutcome;
 
 /// How an external worker ended a run.
 #[derive(Debug, Clone)]
@@ -170,18 +171,20 @@ impl External {
 
     /// Records the span of a run whose end was written. `job` is the job after it.
     fn trace_end(&self, job_type: &str, worker: &str, run: &RunEnd, ending: &Ending, job: &Job) {
-        let Some(added) = job.trace else { return };
+        if job.trace.is_none() {
+            return;
+        }
         let now_us = self.store.runtime().now_us();
-        let span = RunSpan {
-            added,
-            claim: claim_of(worker, run.claim),
+        let traced = RunSummary {
+            trace: job.trace,
+            claim: run.claim,
             id: run.id.clone(),
             tenant: job.tenant.clone(),
             started_us: job.started_us.unwrap_or(now_us),
             // A run that was given back is no attempt.
             attempt: job.attempts.saturating_add(u32::from(!run.by_itself())).max(1),
         };
-        self.options.spans.ended(job_type, &span, &RunOutcome::of(ending), now_us, 0);
+        self.options.spans.ended((job_type, worker), &traced, &RunOutcome::of(ending), now_us, 0);
     }
 
     /// Charges a run whose end was written.

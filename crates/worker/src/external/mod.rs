@@ -16,7 +16,7 @@ use futures::future::BoxFuture;
 use serde_json::value::RawValue;
 use turnwise_queue::claims::{self, Answer};
 use turnwise_queue::deadlines::{self, Due, Over};
-use turnwise_queue::workers::{GivenBack, Removal};
+use turnwise_queue::workers::{Removal, RunSummary};
 use turnwise_queue::{Claim, Error, Job, Keyspace, Mode, Result, jobs, workers};
 use turnwise_store::Store;
 
@@ -31,7 +31,6 @@ use crate::spans::RunOutcome;
 use crate::times::duration_us;
 use crate::{Live, Options, Tunables};
 pub use accept::{Given, Wanted};
-use contenders::Contenders;
 pub use end::{ExternalEnd, RunEnd};
 
 /// The maximum number of jobs that an external worker runs.
@@ -48,7 +47,6 @@ pub struct External {
     tunables: Live<Tunables>,
     lines: Arc<Lines>,
     passes: Arc<Passes>,
-    contenders: Arc<Contenders>,
     accounts: Arc<Accounts>,
     /// The observations of runs that have a timeout.
     pub(crate) run_observations: Arc<RunObservations>,
@@ -95,7 +93,6 @@ impl External {
             options: Arc::new(options),
             lines: Arc::default(),
             passes: Arc::default(),
-            contenders: Arc::default(),
             accounts: Arc::default(),
             run_observations: Arc::default(),
             lock_wake,
@@ -225,7 +222,7 @@ impl External {
     }
 
     /// Charges the runs of a worker that this server has ended, because it removed the worker or took a job back.
-    pub(crate) fn given_back(&self, job_type: &str, worker: &str, runs: &[GivenBack]) {
+    pub(crate) fn given_back(&self, job_type: &str, worker: &str, runs: &[RunSummary]) {
         if !runs.is_empty() {
             self.account(job_type).given_back(worker, runs);
         }
@@ -253,7 +250,7 @@ impl External {
                     let (External { store, keys, options, .. }, account) = (self, self.account(job_type));
                     let (max_history, spans) = (self.tunables.get().max_history, &options.spans);
                     let leaving = Leaving { store, keys, job_type, worker, max_history, spans };
-                    let charge = |runs: &[GivenBack], now_us: i64| {
+                    let charge = |runs: &[RunSummary], now_us: i64| {
                         for run in runs {
                             let ran_us = now_us.saturating_sub(run.started_us);
                             self.metrics(job_type).ended(RunResult::Stopped, CrashKind::Error, ran_us);

@@ -130,7 +130,7 @@ impl Incarnation {
             claims: claims::Claims::default(),
             health,
             cancellation: Event::default(),
-            contenders: contenders::Contenders::new(now_us),
+            contenders: contenders::Contenders { names: Vec::new(), since_us: now_us },
             rotation: rotation::Rotation::new(now_us),
             yielding: yielding::Yielding::default(),
             balance: balance::Balance::default(),

@@ -49,6 +49,7 @@ struct State {
 pub(crate) type Stamps = (Option<Bytes>, Option<Bytes>);
 
 /// A scan that has not ended.
+#[derive(Default)]
 struct CurrentScan {
     /// The stamps at its beginning.
     stamps: Stamps,
@@ -112,7 +113,9 @@ impl Scan {
                     if let Some((_, again_us)) = pause {
                         return Ok(ScanResult::Nothing(Some(again_us)));
                     }
-                    CurrentScan::new(stamps.clone(), state.from.take())
+                    let from = state.from.take();
+                    let (stamps, is_whole) = (stamps.clone(), from.is_none());
+                    CurrentScan { stamps, from, is_whole, ..CurrentScan::default() }
                 }
             }
         };
@@ -172,19 +175,6 @@ impl State {
 }
 
 impl CurrentScan {
-    fn new(stamps: Stamps, from: Option<Bytes>) -> Self {
-        let is_whole = from.is_none();
-        CurrentScan {
-            stamps,
-            from,
-            rows: 0,
-            took_us: 0,
-            is_whole,
-            of_tenant: BTreeMap::new(),
-            found: Vec::new(),
-        }
-    }
-
     fn keep(&mut self, jobs: Vec<(String, Pending)>, startable: &BTreeSet<String>) {
         for (tenant, pending) in jobs.into_iter().filter(|(_, pending)| startable.contains(&pending.id)) {
             let kept = self.of_tenant.entry(tenant.clone()).or_default();
