@@ -80,7 +80,7 @@ impl FilterSet {
         now_us: i64,
     ) -> Result<Admission> {
         let Some(job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Admission::Filtered) };
-        match self.verdict(&job, self.options(tx, keys, &job).await?.as_deref()).await {
+        match self.verdict(tx, keys, &job).await? {
             Verdict::Accept => return Ok(Admission::Admitted(None)),
             Verdict::Concurrency(rule) => return Ok(Admission::Admitted(rule.concurrency())),
             Verdict::Pause(rule) => {
@@ -95,20 +95,16 @@ impl FilterSet {
         Ok(Admission::Filtered)
     }
 
-    /// A job's options, if some filter asks for them.
-    async fn options(&self, tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<Box<RawValue>>> {
-        Ok(match self.rules.ask_for_options() {
+    async fn verdict(&self, tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Verdict<'_>> {
+        let options = match self.rules.ask_for_options() {
             true => Some(jobs::options(tx, keys, job).await?),
             false => None,
-        })
-    }
-
-    async fn verdict(&self, job: &Job, options: Option<&RawValue>) -> Verdict<'_> {
+        };
         let judge = || {
-            let members = Members::new(options);
+            let members = Members::new(options.as_deref());
             self.rules.judge(&subject(job, &|path| members.option(path)))
         };
-        searching(self.rules.pattern_bytes(), judge).await
+        Ok(searching(self.rules.pattern_bytes(), judge).await)
     }
 }
 
@@ -121,7 +117,7 @@ impl FilterCache {
         job: &Job,
     ) -> Result<Option<Vec<Limit>>> {
         let Some(filters) = filters else { return Ok(Some(of_job(None, &job.reasons))) };
-        let limit = match filters.verdict(job, filters.options(tx, keys, job).await?.as_deref()).await {
+        let limit = match filters.verdict(tx, keys, job).await? {
             Verdict::Accept => None,
             Verdict::Concurrency(rule) => rule.concurrency(),
             Verdict::Pause(_) | Verdict::Reject(_) => return Ok(None),

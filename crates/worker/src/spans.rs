@@ -303,12 +303,6 @@ struct Inner {
     children: AtomicU32,
 }
 
-impl fmt::Debug for RunSpans {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0.context, f)
-    }
-}
-
 impl RunSpans {
     /// The context of the run, for what it calls.
     pub fn context(&self) -> TraceContext {
@@ -336,7 +330,6 @@ impl RunSpans {
 }
 
 /// A span below a run that has not ended. One that is dropped is not recorded.
-#[derive(Debug)]
 pub struct ChildSpan {
     of: RunSpans,
     context: TraceContext,

@@ -128,16 +128,9 @@ impl FairShare {
                 return Ok(self.merge(heads, (tenants, candidates), &jobs, (mine, permits), wake));
             }
             heads.extend(self.read(tx, unread).await?);
-            if !wide {
-                self.found_empty(&heads, wake, now_us);
-            }
-        }
-    }
-
-    fn found_empty(&self, heads: &BTreeMap<Arc<str>, Head>, wake: Option<&Bytes>, now_us: i64) {
-        let mut state = self.state();
-        for (tenant, _) in heads.iter().filter(|(_, head)| head.jobs.is_empty()) {
-            state.found_empty(tenant, wake, now_us);
+            let empty = heads.iter().filter(|(_, head)| !wide && head.jobs.is_empty());
+            let mut state = self.state();
+            empty.for_each(|(tenant, _)| state.found_empty(tenant, wake, now_us));
         }
     }
 

@@ -49,43 +49,41 @@ impl Incarnation {
         let pass = self.pass().await;
         // Other workers own the expired jobs: one pass may claim them, and passes that search further would only conflict.
         self.claimer.expired.clear();
-        match &pass {
-            Ok(pass) if pass.filtered && pass.more => self.claimer.searches_further(),
-            Ok(_) => self.claimer.starts_over(),
-            Err(_) => {}
-        }
-        match pass {
-            Ok(mut pass) => {
-                if pass.mode.is_quiet() {
-                    self.learn_mode(pass.mode);
-                }
-                self.claims.known = self.claims.next.load(Relaxed) - 1;
-                self.fair.drained(&pass.drained, pass.wake_seen.as_ref());
-                let spread = self.spread(pass.claimed.len());
-                let skipped_tenant = pass.first_skipped_tenant.clone();
-                let shared = self.shared.clone();
-                for (waited_us, (job, options)) in pass.waits_us.drain(..).zip(pass.claimed.drain(..)) {
-                    shared.metrics().claimed(waited_us, job.attempts);
-                    self.start(job, options, skipped_tenant.as_deref(), spread);
-                }
-                if pass.all_in_other_passes {
-                    // They may fail to claim these jobs.
-                    let again_us = self.now_us().saturating_add(duration_us(SIBLINGS_PAUSE));
-                    pass.next_due_us = Some(pass.next_due_us.map_or(again_us, |due_us| due_us.min(again_us)));
-                }
-                let random = self.shared.store.runtime().random();
-                if let Err(error) = self.claimer.wait_after(&pass, self.pause(random)).await {
-                    // Without a watch, the worker makes another pass after a pause.
-                    tracing::error!(%error, "cannot watch the store");
-                    self.claimer.retry_after(ERROR_PAUSE);
-                }
-                Ok(pass.more)
-            }
+        let mut pass = match pass {
+            Ok(pass) => pass,
             Err(error) => {
                 self.claims.doubt = matches!(error, Error::Store(StoreError::UnknownOutcome(_)));
-                Err(error)
+                return Err(error);
             }
+        };
+        match pass.filtered && pass.more {
+            true => self.claimer.searches_further(),
+            false => self.claimer.starts_over(),
         }
+        if pass.mode.is_quiet() {
+            self.learn_mode(pass.mode);
+        }
+        self.claims.known = self.claims.next.load(Relaxed) - 1;
+        self.fair.drained(&pass.drained, pass.wake_seen.as_ref());
+        let spread = self.spread(pass.claimed.len());
+        let skipped_tenant = pass.first_skipped_tenant.clone();
+        let shared = self.shared.clone();
+        for (waited_us, (job, options)) in pass.waits_us.drain(..).zip(pass.claimed.drain(..)) {
+            shared.metrics().claimed(waited_us, job.attempts);
+            self.start(job, options, skipped_tenant.as_deref(), spread);
+        }
+        if pass.all_in_other_passes {
+            // They may fail to claim these jobs.
+            let again_us = self.now_us().saturating_add(duration_us(SIBLINGS_PAUSE));
+            pass.next_due_us = pass.next_due_us.into_iter().chain([again_us]).min();
+        }
+        let random = self.shared.store.runtime().random();
+        if let Err(error) = self.claimer.wait_after(&pass, self.pause(random)).await {
+            // Without a watch, the worker makes another pass after a pause.
+            tracing::error!(%error, "cannot watch the store");
+            self.claimer.retry_after(ERROR_PAUSE);
+        }
+        Ok(pass.more)
     }
 
     /// Makes one pass, and repeats it after a conflict. Never repeats it after a commit of unknown outcome: that could

@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use turnwise_policy::contention::Shard;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_policy::predictive_queue::window;
-use turnwise_policy::schedule::{Decision, HoldReason};
+use turnwise_policy::schedule::{self, Decision, HoldReason};
 use turnwise_queue::{Job, Keyspace, Mode, Result, Terms, concurrency, locks, tenants, workers};
 use turnwise_store::{Isolation, Transaction};
 
@@ -33,7 +33,7 @@ pub(crate) use concurrent::{PassJobs, Sibling};
 pub use explain::{QueueHead, compared, explain};
 pub(crate) use skipped_jobs::SkippedJobs;
 pub(crate) use view::startable;
-use view::{Scope, Source, View};
+use view::{Source, View};
 
 /// The maximum number of jobs that one pass claims; fewer if the transaction has no more room.
 const CLAIM_BATCH: usize = 500;
@@ -155,7 +155,8 @@ impl Context<'_> {
     /// Decides about a view, with room for this many jobs.
     fn decide(&self, view: &View, room: usize) -> Decision {
         let Claimant { shard, claimer, random, .. } = self.claimant;
-        let worker = Scope { room, shard, eager: self.is_eager(), random };
+        let worker =
+            schedule::View { room, shard, eager: self.is_eager(), random, ..schedule::View::default() };
         // Among jobs that lock, all expired jobs may start. The decision chooses only some jobs of other shards, and
         // the chosen ones may be exactly those whose locks are not free.
         view.decide(&self.source(), worker, |id| view.locks.is_some() && claimer.expired.contains(id))
