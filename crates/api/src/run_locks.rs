@@ -60,7 +60,7 @@ pub(super) async fn lock(
         let problem = format!("locks: must be from 1 to {MAX_RESOURCES} of them");
         return Err(V1Error::bad(problem, "lock all of a level by leaving `name` out"));
     }
-    let levels = app.external.options().get().queue.levels.clone();
+    let levels = app.external.tunables().get().queue.levels.clone();
     let wanted = locks.into_iter().map(|lock| wanted(&levels, lock)).collect::<Result<Vec<LockAt>>>()?;
     let leave = app.stop.child_token();
     let wait = Duration::from_millis(wait_ms).min(app.max_wait());
@@ -125,7 +125,7 @@ async fn why_not(app: &App, path: &RunPath, wanted: &[LockAt], error: QueueError
         jobs::get(&tx, &app.keys, &path.job_type, &path.id).await
     };
     let Ok(Some(job)) = job.await else { return V1Error::bad(problem, DECLARE) };
-    let levels = app.external.options().get().queue.levels.clone();
+    let levels = app.external.tunables().get().queue.levels.clone();
     let undeclared = wanted.iter().any(|lock| !may_request(&levels, &job, lock));
     if undeclared {
         return V1Error::conflict(codes::NOT_DECLARED, problem, DECLARE);

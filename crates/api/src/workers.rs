@@ -53,7 +53,7 @@ pub(super) async fn register(
     }
     check_range("slots", slots, 1, MAX_SLOTS)?;
     quota::admit_worker(&app, &caller, &job_type).await?;
-    let worker = app.external.register_by(&job_type, name.as_deref(), slots, caller.owner()).await?;
+    let worker = app.external.register(&job_type, name.as_deref(), slots, caller.owner()).await?;
     let answer = Registered {
         worker: worker.id,
         ping_interval_ms: ms(app.health.interval),
@@ -142,9 +142,7 @@ pub(super) async fn accept(
         async move {
             let _permit = app.accepting.acquire(format!("{job_type}/{worker}"), &leave).await;
             let wait = Duration::from_millis(wait_ms).min(app.max_wait());
-            app.external
-                .accept_of(&job_type, &worker, Wanted { received, limit, wait, tenants }, &leave)
-                .await
+            app.external.accept(&job_type, &worker, Wanted { received, limit, wait, tenants }, &leave).await
         }
     });
     let Given { jobs, mode } = match accepting.await.map_err(|error| V1Error::internal(&error))? {

@@ -170,7 +170,7 @@ impl<'a> Entry<'a> {
                     .map_err(|problem| format!("a tenant's name as key: {}", problem.problem))?;
                 let number = Value(value).number(Shares::RANGE)?;
                 let named = Arc::make_mut((shares.write)(config));
-                named.set(tenant, number).map_err(|bad| bad.to_string())
+                named.set(tenant, number)
             }
             Entry::Type(timeouts, job_type) => {
                 names::check_type(job_type)

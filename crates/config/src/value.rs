@@ -78,7 +78,8 @@ impl Value<'_> {
     }
 
     pub fn fairness(self) -> Result<Fairness, Right> {
-        self.0.parse().map_err(|_| format!("{} or {}", Fairness::VirtualTime, Fairness::Rfc))
+        let known = Fairness::ALL.into_iter().find(|known| known.name() == self.0.trim());
+        known.ok_or_else(|| Fairness::ALL.map(Fairness::name).join(" or "))
     }
 
     /// Whether idle replications are parked.

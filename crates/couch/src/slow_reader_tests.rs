@@ -21,7 +21,7 @@ use turnwise_store::{Runtime, Store, runtime};
 use turnwise_web::Web;
 use turnwise_web::access::Identities;
 use turnwise_web::explained::Explained;
-use turnwise_worker::{External, ExternalOptions, Live};
+use turnwise_worker::{External, Live};
 
 use super::app::Turns;
 use super::*;
@@ -55,7 +55,7 @@ impl World {
         let identities = Identities::new(store.clone(), keys.clone(), Client::new().unwrap());
         let config: Live<Arc<Config>> = Arc::new(Config::default()).into();
         let client = Client::new().unwrap();
-        let external = External::new(store.clone(), keys.clone(), ExternalOptions::default());
+        let external = External::new(store.clone(), keys.clone(), Default::default());
         let indexing = Indexing::new(Default::default(), &Defaults::default(), &client).unwrap();
         let shared = Shared::new(store.clone(), keys.clone(), Config::default());
         let web = Web::new(turnwise_web::Shared {

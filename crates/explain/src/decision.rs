@@ -74,7 +74,7 @@ pub(crate) async fn of(reader: &Reader<'_>, snapshot: &Snapshot, job: &Job) -> R
     }
     let head = Head::read(reader, snapshot, 0).await?;
     let mut compared = head.next.iter().take(head.reasons.len());
-    if let Some(position) = compared.position(|next| next.id == job.id) {
+    if let Some(position) = compared.position(|next| next.pending.id == job.id) {
         return Ok(head.explanation(position));
     }
     if head.is_incomplete {

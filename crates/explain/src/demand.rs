@@ -1,14 +1,14 @@
 //! How many slots a job type needs. Autoscalers read this.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use turnwise_policy::demand::{Group, Slots, Tracker, for_waiting};
 use turnwise_protocol::{Demand, TenantDemand};
-use turnwise_queue::counts::{self, Kind};
+use turnwise_queue::counts::Kind;
 use turnwise_worker::runnable;
 
-use crate::snapshot::{Snapshot, many};
+use crate::snapshot::{Snapshot, jobs_by_tenant, many};
 use crate::{Reader, Result};
 
 /// The target, if a request names none, in ms.
@@ -17,8 +17,6 @@ pub const DEFAULT_TARGET_MS: u64 = 60_000;
 const MAX_TRACKED: usize = 1_000;
 /// The most tenants in a response.
 const MAX_TENANTS: usize = 100;
-/// The most tenants whose numbers are read.
-const MAX_COUNTS: usize = 100_000;
 
 /// What was observed before, by type and target.
 #[derive(Default)]
@@ -50,12 +48,7 @@ pub async fn demand(
     target_ms: u64,
 ) -> Result<Demand> {
     let job_type = &snapshot.job_type;
-    let counted = counts::list_of_type(reader.tx, reader.keys, job_type, None, MAX_COUNTS).await?;
-    let counts = |kind| -> BTreeMap<String, u64> {
-        let of = counted.iter().map(|counted| (counted.tenant.clone(), counted.counts[kind]));
-        of.filter(|(_, jobs)| *jobs > 0).collect()
-    };
-    let (pending, running) = (counts(Kind::Pending), counts(Kind::Running));
+    let [pending, running] = jobs_by_tenant(reader, job_type, [Kind::Pending, Kind::Running]).await?;
     let rules = &reader.rules.queue;
     let runnable = runnable(reader.store, reader.tx, reader.keys, rules, job_type, &pending).await?;
     let least_us = least_us(snapshot);
@@ -68,11 +61,9 @@ pub async fn demand(
     let all_running: u64 = running.values().sum();
     let key = (job_type.clone(), target_ms);
     let Slots { needed, wanted } = trackers.observe(key, reader.now_us(), all_running, &groups);
-    #[allow(clippy::cast_precision_loss, reason = "far fewer than 2^52 jobs")]
     let (work_us, jobs) = groups.iter().fold((0.0, 0.0), |(work_us, all), Group { jobs, expected_us }| {
         (work_us + *jobs as f64 * expected_us, all + *jobs as f64)
     });
-    #[allow(clippy::cast_precision_loss, reason = "a day in µs")]
     let target_us = (target_ms * 1_000) as f64;
     let names = runnable.of_tenant.keys().chain(running.keys());
     let names: BTreeSet<&String> = names.collect();
@@ -120,16 +111,10 @@ fn least_us(snapshot: &Snapshot) -> f64 {
         return 0.0;
     }
     let ran_us = snapshot.running.iter().map(|run| snapshot.now_us.saturating_sub(run.started_us).max(0));
-    #[allow(clippy::cast_precision_loss, reason = "years, in µs")]
     let ran_us: f64 = ran_us.map(|us| us as f64).sum();
     ran_us / many(snapshot.running.len())
 }
 
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a cast of a float stays within the bounds"
-)]
 fn whole(number: f64) -> u64 {
     number.max(0.0).round() as u64
 }

@@ -34,13 +34,6 @@ pub struct Graph {
     pub trace_id: Option<String>,
 }
 
-/// Which way a search follows the dependencies.
-#[derive(Clone, Copy)]
-enum Way {
-    ToDependencies,
-    ToDependents,
-}
-
 /// Reads the graph around a job, of jobs that the viewer may read. Dependencies that have ended are not stored, and so are not part of it.
 ///
 /// # Errors
@@ -55,24 +48,18 @@ pub async fn around(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Resu
     let own = (job.job_type.clone(), job.id.clone());
     known.insert(own.clone(), 0);
     graph.nodes.push(Node { job: own, state: Some(shown::state(job)), step: 0 });
-    for way in [Way::ToDependencies, Way::ToDependents] {
+    // First what the job waits for, then what waits for it.
+    for step in [-1, 1] {
         let mut queue: VecDeque<(usize, Job)> = VecDeque::from([(0, job.clone())]);
         while let Some((from, job)) = queue.pop_front() {
-            let (next, step) = match way {
-                Way::ToDependencies => {
-                    let unmet = dependencies::unmet(reader.tx, reader.keys, &job).await?;
-                    (unmet.into_iter().map(|after| (after.job_type, after.id)).collect(), -1)
-                }
-                Way::ToDependents => {
-                    (dependencies::dependents(reader.tx, reader.keys, &job, MAX_NODES).await?, 1)
-                }
+            let next: Vec<(String, String)> = if step < 0 {
+                let unmet = dependencies::unmet(reader.tx, reader.keys, &job).await?;
+                unmet.into_iter().map(|after| (after.job_type, after.id)).collect()
+            } else {
+                dependencies::dependents(reader.tx, reader.keys, &job, MAX_NODES).await?
             };
-            let next: Vec<(String, String)> = next;
             for other in next {
-                let edge = |to: usize| match way {
-                    Way::ToDependencies => (to, from),
-                    Way::ToDependents => (from, to),
-                };
+                let edge = |to: usize| if step < 0 { (to, from) } else { (from, to) };
                 if let Some(to) = known.get(&other) {
                     if !graph.edges.contains(&edge(*to)) {
                         graph.edges.push(edge(*to));

@@ -1,16 +1,11 @@
 //! The load that the tenants of a type make, from which the pages simulate other shares.
 
-use std::collections::HashMap;
-
 use turnwise_policy::fair_share::Fairness;
-use turnwise_queue::counts::{self, Kind};
+use turnwise_queue::counts::Kind;
 use turnwise_worker::RotationRules;
 
-use crate::snapshot::{Of, Snapshot};
+use crate::snapshot::{Of, Snapshot, jobs_by_tenant};
 use crate::{Reader, Result};
-
-/// Maximum number of counts that are read: those of the tenants that a snapshot knows at most.
-const MAX_COUNTS: usize = 100_000;
 
 /// A type's slots, and what its tenants want of them.
 pub struct Load {
@@ -45,26 +40,18 @@ pub struct TenantLoad {
 /// Those of the store.
 pub async fn of_type(reader: &Reader<'_>, job_type: &str) -> Result<Load> {
     let snapshot = Snapshot::read(reader, job_type, Of::First).await?;
-    let counted = counts::list_of_type(reader.tx, reader.keys, job_type, None, MAX_COUNTS).await?;
-    let pending: HashMap<String, u64> =
-        counted.into_iter().map(|counted| (counted.tenant, counted.counts[Kind::Pending])).collect();
+    let [pending] = jobs_by_tenant(reader, job_type, [Kind::Pending]).await?;
     let mut tenants: Vec<TenantLoad> = snapshot
         .tenants
         .iter()
         .map(|(tenant, standing)| {
             let running = u64::try_from(standing.charges.running).unwrap_or(u64::MAX);
-            #[allow(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "stays within the bounds"
-            )]
-            let run_us = standing.expected_us.or(snapshot.learnt_us).map(|us| us as u64);
             TenantLoad {
                 tenant: tenant.clone(),
                 shares: standing.shares,
                 jobs: running + pending.get(tenant).copied().unwrap_or(0),
                 running,
-                run_us,
+                run_us: standing.expected_us.or(snapshot.learnt_us).map(|us| us as u64),
             }
         })
         .filter(|load| load.jobs > 0)

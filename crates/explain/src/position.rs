@@ -30,6 +30,7 @@ const LEAST_KEYED_ROWS: usize = 50;
 const MAX_KEYED_FRONT: usize = 50;
 
 /// A job's position, and the jobs that precede it.
+#[derive(Default)]
 pub(crate) struct Predecessors {
     pub position: Position,
     /// The first other tenants whose jobs precede it.
@@ -46,7 +47,6 @@ pub(crate) struct Predecessors {
 /// A job at the head of a queue.
 pub(crate) struct Next {
     pub tenant: String,
-    pub id: String,
     /// Its row in the queue, with the locks that it wants.
     pub pending: tenants::Pending,
     /// Number of jobs of its tenant before it.
@@ -191,7 +191,6 @@ fn steps_below(room: f64, step: f64, equal_counts: bool) -> usize {
     }
     let whole = (room / step).floor();
     let exact = whole * step == room;
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded below and above")]
     let whole = whole.min(many(MAX_COUNTED)) as usize;
     if exact && !equal_counts { whole } else { whole + 1 }
 }
@@ -260,7 +259,7 @@ async fn count(
 pub(crate) async fn front(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize) -> Result<Vec<Next>> {
     let waiting =
         snapshot.tenants.iter().filter(|(_, standing)| standing.waits).map(|(name, _)| name.as_str());
-    match snapshot.rules.fairness {
+    let (names, ordered): (Vec<&str>, Vec<(usize, tenants::Pending)>) = match snapshot.rules.fairness {
         Fairness::VirtualTime => {
             let mut candidates: Vec<(&str, TenantTurn)> = waiting
                 .map(|name| {
@@ -271,19 +270,12 @@ pub(crate) async fn front(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize
             // Each tenant has a waiting job, so tenants beyond the first `limit` cannot have one of the first `limit` jobs.
             candidates.sort_by(|(_, one), (_, other)| one.next.total_cmp(&other.next));
             candidates.truncate(limit);
-            let names: Vec<&str> = candidates.iter().map(|(name, _)| *name).collect();
+            let (names, turns): (Vec<&str>, Vec<TenantTurn>) = candidates.into_iter().unzip();
             let queues = fronts(reader, snapshot, &names, limit).await?;
             let jobs: Vec<usize> = queues.iter().map(Vec::len).collect();
-            let candidates: Vec<TenantTurn> =
-                candidates.into_iter().map(|(_, candidate)| candidate).collect();
-            let mut taken = vec![0; names.len()];
-            let next = order(&candidates, &jobs).into_iter().take(limit).map(|n| {
-                let in_tenant = taken[n];
-                taken[n] += 1;
-                let pending = queues[n][in_tenant].clone();
-                Next { tenant: names[n].to_owned(), id: pending.id.clone(), pending, in_tenant }
-            });
-            Ok(next.collect())
+            let mut queues: Vec<_> = queues.into_iter().map(Vec::into_iter).collect();
+            let order = order(&turns, &jobs).into_iter();
+            (names, order.filter_map(|tenant| Some((tenant, queues[tenant].next()?))).collect())
         }
         Fairness::Rfc => {
             let names: Vec<&str> = waiting.take(MAX_OTHERS).collect();
@@ -304,15 +296,16 @@ pub(crate) async fn front(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize
                 one.total_cmp(other).then_with(|| a.order_us.cmp(&b.order_us))
             });
             let next = in_classes(next, |(_, tenant, pending)| (*tenant, pending.class.into()));
-            let mut taken = vec![0; names.len()];
-            let next = next.into_iter().take(limit).map(|(_, tenant, pending)| {
-                let in_tenant = taken[tenant];
-                taken[tenant] += 1;
-                Next { tenant: names[tenant].to_owned(), id: pending.id.clone(), pending, in_tenant }
-            });
-            Ok(next.collect())
+            (names, next.into_iter().map(|(_, tenant, pending)| (tenant, pending)).collect())
         }
-    }
+    };
+    let mut taken = vec![0; names.len()];
+    let next = ordered.into_iter().take(limit).map(|(tenant, pending)| {
+        let in_tenant = taken[tenant];
+        taken[tenant] += 1;
+        Next { tenant: names[tenant].to_owned(), pending, in_tenant }
+    });
+    Ok(next.collect())
 }
 
 async fn fronts(

@@ -59,7 +59,7 @@ async fn running(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize) -> Resu
 async fn waiting(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize) -> Result<Vec<QueuedJob>> {
     let head = Head::read(reader, snapshot, limit).await?;
     let rows = head.next.iter().take(limit).map(|next| async move {
-        let job = jobs::get(reader.tx, reader.keys, &snapshot.job_type, &next.id).await?;
+        let job = jobs::get(reader.tx, reader.keys, &snapshot.job_type, &next.pending.id).await?;
         let locked = match &job {
             Some(job) => locked::look(reader, job).await?.and_then(|locked| locked.reason(job)),
             None => None,
@@ -79,7 +79,7 @@ async fn waiting(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize) -> Resu
         QueuedJob {
             reason,
             job_type: snapshot.job_type.clone(),
-            id: next.id.clone(),
+            id: next.pending.id.clone(),
             document: job.as_ref().and_then(|job| (reader.rules.document)(&snapshot.job_type, &job.summary)),
             tenant: next.tenant.clone(),
             state: turnwise_protocol::State::Pending,

@@ -4,8 +4,7 @@
 use turnwise_protocol::{Awaited, Expected, Limited, LimitedBy, Position, Reason};
 use turnwise_queue::{Job, State, Then, timestamp};
 
-use turnwise_policy::schedule;
-use turnwise_policy::standing::{self, Stands, explain};
+use turnwise_policy::schedule::HoldReason;
 
 use crate::decision::Explanation;
 use crate::position::Predecessors;
@@ -23,8 +22,10 @@ pub(crate) fn of_pending(
     in_tenant: usize,
     overall: usize,
 ) -> Reason {
+    if snapshot.capacity.workers == 0 {
+        return none_works(snapshot);
+    }
     let stands = Stands {
-        workers: snapshot.capacity.workers,
         free: snapshot.free(),
         churn: snapshot.churn(),
         can_preempt: snapshot.can_preempt(tenant),
@@ -32,23 +33,42 @@ pub(crate) fn of_pending(
         overall: overall.max(explanation.map_or(0, |explanation| explanation.before)),
     };
     match explanation.map(|explanation| &explanation.reason) {
-        _ if stands.workers == 0 => none_works(snapshot),
         None => Reason::StartsNext,
-        Some(schedule::HoldReason::Locked(_)) => Reason::Locked,
-        Some(schedule::HoldReason::LockReserved(_)) => Reason::LockReserved,
-        Some(
-            schedule::HoldReason::NoRoom
-            | schedule::HoldReason::OtherShard
-            | schedule::HoldReason::OtherPass
-            | schedule::HoldReason::Tried,
-        ) => match explain(&stands) {
-            standing::StandingReason::NoWorker => none_works(snapshot),
-            standing::StandingReason::StartsNext => Reason::StartsNext,
-            standing::StandingReason::RotatesIn => Reason::RotatesIn,
-            standing::StandingReason::BehindItsTenant => Reason::BehindItsTenant,
-            standing::StandingReason::TenantHadItsShare => Reason::TenantHadItsShare,
-            standing::StandingReason::AllSlotsTaken => Reason::AllSlotsTaken,
-        },
+        Some(HoldReason::Locked(_)) => Reason::Locked,
+        Some(HoldReason::LockReserved(_)) => Reason::LockReserved,
+        Some(HoldReason::NoRoom | HoldReason::OtherShard | HoldReason::OtherPass | HoldReason::Tried) => {
+            stands.reason()
+        }
+    }
+}
+
+/// The position of a job that waits for a slot, in the queue of all workers of its type.
+#[derive(Debug, Clone, Copy, Default)]
+struct Stands {
+    /// Free slots of these workers.
+    free: usize,
+    /// The most running jobs that one cycle preempts: `max_churn`, or 0 if none of the running jobs rotates.
+    churn: usize,
+    /// Whether a running job would be preempted for a job of this tenant.
+    can_preempt: bool,
+    /// Jobs of its tenant that come before it.
+    in_tenant: usize,
+    /// Jobs of all tenants that come before it.
+    overall: usize,
+}
+
+impl Stands {
+    fn reason(&self) -> Reason {
+        let Stands { free, churn, can_preempt, in_tenant, overall } = *self;
+        match overall.checked_sub(free) {
+            None => Reason::StartsNext,
+            // Each cycle preempts some of the running jobs, and this job is among those that start then.
+            Some(before) if can_preempt && before < churn => Reason::RotatesIn,
+            Some(_) if in_tenant > 0 => Reason::BehindItsTenant,
+            // The tenants of the running jobs and of the jobs before it have the same deficit or a larger one.
+            Some(_) if overall > 0 || churn > 0 && !can_preempt => Reason::TenantHadItsShare,
+            Some(_) => Reason::AllSlotsTaken,
+        }
     }
 }
 
@@ -182,13 +202,7 @@ fn of_queue(
     reason: Reason,
     predecessors: Option<&Predecessors>,
 ) -> String {
-    let none = Predecessors {
-        position: Position::default(),
-        before: Vec::new(),
-        others: 0,
-        longer: None,
-        cost_us: None,
-    };
+    let none = Predecessors::default();
     let predecessors = predecessors.unwrap_or(&none);
     let position = &predecessors.position;
     match reason {
@@ -295,7 +309,6 @@ pub(crate) fn expected(
 ) -> Option<Expected> {
     let now_us = snapshot.now_us;
     let about = |in_us: f64, basis: String| {
-        #[allow(clippy::cast_possible_truncation, reason = "a cast of a float stays within the bounds")]
         Some(Expected { at_us: now_us.saturating_add(in_us.ceil() as i64), earliest: false, basis })
     };
     let earliest = |at_us, basis: &str| Some(Expected { at_us, earliest: true, basis: basis.to_owned() });
@@ -320,7 +333,6 @@ pub(crate) fn expected(
             let standing = snapshot.tenants.get(&job.tenant)?;
             let each_us = standing.expected_us.filter(|_| !job.continuous && !job.cancel_requested())?;
             let ran_us = now_us.saturating_sub(job.started_us?);
-            #[allow(clippy::cast_precision_loss, reason = "a length of time in µs")]
             let left_us = (each_us - ran_us as f64).max(0.0);
             let basis = format!("it runs {}, as learnt, and waits for its turn then", seconds(each_us / 1e6));
             about(left_us, basis)
@@ -431,5 +443,30 @@ fn seconds(seconds: f64) -> String {
         ..1.0 => format!("{:.0} ms", (seconds * 1e3).max(1.0)),
         1.0..10.0 => format!("{} s", (seconds * 10.0).round() / 10.0),
         _ => format!("{seconds:.0} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_position_has_its_reason() {
+        let next = Stands::default();
+        let rotating = Stands { churn: 2, can_preempt: true, ..next };
+        for (stands, reason) in [
+            (Stands { free: 1, ..next }, Reason::StartsNext),
+            (Stands { free: 3, in_tenant: 2, overall: 2, ..next }, Reason::StartsNext),
+            (next, Reason::AllSlotsTaken),
+            (Stands { overall: 1, ..next }, Reason::TenantHadItsShare),
+            (Stands { overall: 5, in_tenant: 1, ..next }, Reason::BehindItsTenant),
+            (rotating, Reason::RotatesIn),
+            (Stands { overall: 1, in_tenant: 1, ..rotating }, Reason::RotatesIn),
+            (Stands { overall: 3, free: 2, ..rotating }, Reason::RotatesIn),
+            (Stands { overall: 2, in_tenant: 2, ..rotating }, Reason::BehindItsTenant),
+            (Stands { can_preempt: false, ..rotating }, Reason::TenantHadItsShare),
+        ] {
+            assert_eq!(stands.reason(), reason, "{stands:?}");
+        }
     }
 }

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::Deserialize;
+use turnwise_policy::fair_share::Fairness;
 use turnwise_policy::fair_share::virtual_time::{Ledger, UNKNOWN_COST_US};
-use turnwise_policy::fair_share::{Fairness, rfc};
 use turnwise_protocol as api;
 use turnwise_protocol::MAX_COUNTED;
 use turnwise_queue::counts::{self, Counts, Kind};
@@ -19,7 +19,7 @@ use turnwise_queue::workers::Contenders;
 use turnwise_queue::{NODE_TYPE, State, jobs, tenants, usage, workers};
 use turnwise_store::key::successor;
 use turnwise_store::{Error as StoreError, Isolation, RangeRead};
-use turnwise_worker::{FairRules, TenantCharges, boost_of, usage_of};
+use turnwise_worker::{FairRules, TenantCharges, usage_of};
 
 use crate::{Reader, Result};
 
@@ -31,9 +31,11 @@ const MAX_WAITING: usize = 20_000;
 const MAX_RUNNING: usize = 20_000;
 /// Number of rows of running jobs that one read returns: each may have about 10 kB.
 const RUNNING_BATCH: usize = 500;
+/// Maximum number of counts that are read of a type: those of the tenants that a snapshot knows at most.
+const MAX_COUNTS: usize = 100_000;
 /// Number of rows that one read returns.
 const BATCH: usize = 5_000;
-/// Number of jobs at the head of a queue that are read to find the oldest wait.
+/// Number of jobs whose records are read to find the oldest wait.
 const OLDEST_OF: usize = 8;
 /// Number of concurrent reads.
 const AT_ONCE: usize = 16;
@@ -102,14 +104,20 @@ pub struct Standing {
     pub waits: bool,
 }
 
-/// A running job.
-#[derive(Debug, Clone)]
+/// A running job: what of its row is needed. The rest, which may be large, is skipped.
+#[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Running {
+    /// In the row's key.
+    #[serde(skip)]
     pub id: String,
+    /// In the row's key.
+    #[serde(skip)]
     pub worker: String,
     pub tenant: String,
     pub started_us: i64,
+    #[serde(default)]
     pub continuous: bool,
+    #[serde(default)]
     pub cancel_requested: bool,
 }
 
@@ -164,8 +172,7 @@ impl Snapshot {
         let boost_v = match rules.fairness {
             Fairness::VirtualTime => 0.0,
             Fairness::Rfc => {
-                let boost = usage::read_boost(tx, keys, job_type).await?.map(boost_of);
-                boost.map_or(0.0, |boost| boost.at(now_us))
+                usage::read_boost(tx, keys, job_type).await?.map_or(0.0, |boost| boost.at(now_us))
             }
         };
         let off_queue = async |kept_by| off_queue::list(tx, keys, job_type, kept_by, MAX_COUNTED).await;
@@ -238,12 +245,10 @@ impl Snapshot {
     /// Adds one worker's charges to a tenant.
     fn charge(&mut self, tenant: &str, charger: &str, charged: Charged, members: &BTreeSet<String>) {
         self.ledger.advance_to(charged.now);
-        let usage = usage_of(&charged);
         let standing = self.tenants.entry(tenant.to_owned()).or_default();
         standing.charges.add(&charged, charged.tag, members.contains(charger));
         // The usage includes the charges of the current interval, so that a new tenant does not appear with zero.
-        standing.usage_us +=
-            usage.at(self.now_us, &self.rules.rfc) + fresh(usage, self.now_us, &self.rules.rfc);
+        standing.usage_us += usage_of(&charged).with_fresh(self.now_us, &self.rules.rfc);
         // The estimate of the worker that has served more is better, but the plain mean is close enough.
         standing.expected_us = match (standing.expected_us, charged.expected_us) {
             (Some(one), Some(other)) => Some(f64::midpoint(one, other)),
@@ -368,7 +373,6 @@ impl Snapshot {
         let TenantCharges { tag, in_flight_us, .. } = standing.charges;
         let behind = (self.virtual_now - tag?) * f64::from(standing.shares) - in_flight_us;
         let deficit = if standing.waits { behind } else { behind.min(0.0) };
-        #[allow(clippy::cast_possible_truncation, reason = "a cast of a float stays within the bounds")]
         Some(deficit.round() as i64)
     }
 
@@ -383,7 +387,6 @@ impl Snapshot {
             true => tenants::front(reader.tx, reader.keys, &self.job_type, tenant, most).await?,
             false => Vec::new(),
         };
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "stays within the bounds")]
         let whole = |us: f64| us.round() as u64;
         Ok(api::Tenant {
             job_type: self.job_type.clone(),
@@ -401,7 +404,11 @@ impl Snapshot {
 
     /// When the oldest of these jobs began to wait. A job that its worker gave back, at a shutdown or after its end,
     /// has the place of its last start. But it has waited only since it was given back.
-    async fn oldest(&self, reader: &Reader<'_>, mut queue: Vec<tenants::Pending>) -> Result<Option<i64>> {
+    pub(crate) async fn oldest(
+        &self,
+        reader: &Reader<'_>,
+        mut queue: Vec<tenants::Pending>,
+    ) -> Result<Option<i64>> {
         queue.sort_by_key(|pending| pending.order_us);
         let mut oldest: Option<i64> = None;
         for pending in queue.into_iter().take(OLDEST_OF) {
@@ -460,6 +467,17 @@ pub fn job_counts(counts: &Counts) -> api::JobCounts {
     }
 }
 
+/// The number of jobs of each of these kinds, by tenant, for each tenant that has some.
+pub(crate) async fn jobs_by_tenant<const N: usize>(
+    reader: &Reader<'_>,
+    job_type: &str,
+    kinds: [Kind; N],
+) -> Result<[BTreeMap<String, u64>; N]> {
+    let counted = counts::list_of_type(reader.tx, reader.keys, job_type, None, MAX_COUNTS).await?;
+    let of_kind = |kind| counted.iter().map(move |of| (of.tenant.clone(), of.counts[kind]));
+    Ok(kinds.map(|kind| of_kind(kind).filter(|(_, jobs)| *jobs > 0).collect()))
+}
+
 /// The results of these reads, in order. A few reads run concurrently, which matters where each is a request to a cluster.
 ///
 /// # Errors
@@ -474,7 +492,6 @@ fn next_name(name: &str) -> String {
 }
 
 /// A count as a factor for durations.
-#[allow(clippy::cast_precision_loss, reason = "tens of thousands")]
 pub(crate) fn many(count: usize) -> f64 {
     count as f64
 }
@@ -487,23 +504,6 @@ pub fn could_run_since(job: &turnwise_queue::Job) -> i64 {
     }
 }
 
-/// The charges since the last roll-up of the usage.
-fn fresh(mut usage: rfc::Usage, now_us: i64, rules: &rfc::Rules) -> f64 {
-    usage.roll_up(now_us, rules);
-    usage.accumulated_us
-}
-
-/// The fields of a running job's row that are needed. The rest, which may be large, is skipped.
-#[derive(Deserialize)]
-struct Active {
-    tenant: String,
-    started_us: i64,
-    #[serde(default)]
-    continuous: bool,
-    #[serde(default)]
-    cancel_requested: bool,
-}
-
 async fn running(reader: &Reader<'_>, job_type: &str) -> Result<Vec<Running>> {
     let (mut begin, end) = reader.keys.active(job_type);
     let mut running = Vec::new();
@@ -512,15 +512,14 @@ async fn running(reader: &Reader<'_>, job_type: &str) -> Result<Vec<Running>> {
         let rows = reader.tx.range_with(read, Isolation::Snapshot).await?;
         let exhausted = rows.len() < RUNNING_BATCH;
         for (key, value) in &rows {
-            let (Ok((worker, id)), Ok(active)) =
+            let (Ok((worker, id)), Ok(row)) =
                 (reader.keys.parse_active(key), serde_json::from_slice(value))
             else {
                 return Err(
                     StoreError::Corrupt(format!("{job_type}: a running job's row cannot be read")).into()
                 );
             };
-            let Active { tenant, started_us, continuous, cancel_requested } = active;
-            running.push(Running { id, worker, tenant, started_us, continuous, cancel_requested });
+            running.push(Running { id, worker, ..row });
         }
         match rows.last() {
             Some((last, _)) if !exhausted => begin = successor(last),

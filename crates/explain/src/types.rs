@@ -1,28 +1,21 @@
 //! The state of a job type, for the metrics, the history and the slots that follow the demand.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
-use turnwise_queue::counts::{self, Kind};
-use turnwise_queue::{Worker, jobs, tenants, workers};
+use turnwise_queue::counts::Kind;
+use turnwise_queue::{Worker, tenants, workers};
 use turnwise_store::Isolation;
 
 use crate::demand::{DEFAULT_TARGET_MS, Trackers, demand};
-use crate::snapshot::{Of, Snapshot, could_run_since};
+use crate::snapshot::{Of, Snapshot, all_of, jobs_by_tenant};
 use crate::{Reader, Result};
 
 /// The oldest job is searched in the queues of this many tenants: those with the highest deficits.
 const OLDEST_OF_TENANTS: usize = 2_000;
 /// The jobs at the head of each of these queues that are compared.
 const OLDEST_OF_JOBS: usize = 8;
-/// The jobs whose records are read, to learn since when they could run.
-const OLDEST_RECORDS: usize = 8;
-/// The counts that are read of a type at most: those of the tenants that a snapshot knows at most.
-const MAX_COUNTS: usize = 100_000;
-/// The number of concurrent reads.
-const AT_ONCE: usize = 16;
 
 /// The state of a job type.
 #[derive(Debug, Clone, Default)]
@@ -100,9 +93,7 @@ pub async fn wanted(
 /// Those of the store.
 pub async fn of_type(reader: &Reader<'_>, trackers: &Trackers, job_type: &str) -> Result<OfType> {
     let snapshot = Snapshot::read(reader, job_type, Of::First).await?;
-    let counted = counts::list_of_type(reader.tx, reader.keys, job_type, None, MAX_COUNTS).await?;
-    let pending: HashMap<String, u64> =
-        counted.into_iter().map(|counted| (counted.tenant, counted.counts[Kind::Pending])).collect();
+    let [pending] = jobs_by_tenant(reader, job_type, [Kind::Pending]).await?;
     let found: Vec<OfTenant> = snapshot
         .tenants
         .iter()
@@ -120,17 +111,8 @@ pub async fn of_type(reader: &Reader<'_>, trackers: &Trackers, job_type: &str) -
     let heads = waiting.iter().take(OLDEST_OF_TENANTS).map(|tenant| async {
         tenants::front(reader.tx, reader.keys, job_type, &tenant.tenant, OLDEST_OF_JOBS).await
     });
-    let heads: Vec<_> = heads.collect();
-    let heads: Vec<Vec<tenants::Pending>> = stream::iter(heads).buffered(AT_ONCE).try_collect().await?;
-    let mut oldest: Vec<tenants::Pending> = heads.into_iter().flatten().collect();
-    oldest.sort_by_key(|pending| pending.order_us);
-    let mut oldest_us: Option<i64> = None;
-    for pending in oldest.into_iter().take(OLDEST_RECORDS) {
-        // A job that its worker gave back has the place of its last start, but waits only since then.
-        let job = jobs::get(reader.tx, reader.keys, job_type, &pending.id).await?;
-        let since_us = job.as_ref().map(could_run_since);
-        oldest_us = oldest_us.into_iter().chain(since_us).min();
-    }
+    let heads: Vec<Vec<tenants::Pending>> = all_of(heads.collect()).await?;
+    let oldest_us = snapshot.oldest(reader, heads.into_iter().flatten().collect()).await?;
     let capacity = snapshot.capacity;
     let demand = demand(reader, trackers, &snapshot, DEFAULT_TARGET_MS).await?;
     Ok(OfType {

@@ -103,14 +103,14 @@ fn workers(metrics: &Metrics, text: &mut Text) {
     let help = "Runs whose end this node has recorded, by their result.";
     let mut family = text.family("turnwise_job_runs", Kind::Counter, help);
     for (job_type, counted) in &all {
-        for result in RunResult::ALL {
-            family.value(&[("type", job_type), ("result", result.name())], counted.results(result));
+        for (result, name) in RunResult::ALL {
+            family.value(&[("type", job_type), ("result", name)], counted.results(result));
         }
     }
     let mut family = text.family("turnwise_job_crashes", Kind::Counter, "Runs that crashed, by the kind.");
     for (job_type, counted) in &all {
-        for kind in CrashKind::ALL {
-            family.value(&[("type", job_type), ("kind", kind.name())], counted.crashes(kind));
+        for (kind, name) in CrashKind::ALL {
+            family.value(&[("type", job_type), ("kind", name)], counted.crashes(kind));
         }
     }
     let help = "Workers that this node has removed because they missed their heartbeats.";

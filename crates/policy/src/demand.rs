@@ -33,7 +33,7 @@ const MAX_KEPT: usize = 64;
 /// The slots that waiting jobs need for themselves.
 pub fn for_waiting(groups: &[Group], target_us: f64) -> f64 {
     let target_us = target_us.max(1.0);
-    groups.iter().map(|group| count(group.jobs) * (group.expected_us.max(0.0) / target_us).min(1.0)).sum()
+    groups.iter().map(|group| group.jobs as f64 * (group.expected_us.max(0.0) / target_us).min(1.0)).sum()
 }
 
 /// What is known of the demand for one type from earlier observations.
@@ -60,7 +60,7 @@ pub struct Slots {
 impl Tracker {
     /// A tracker without observations, for a target in µs, at least one second.
     pub fn new(target_us: i64) -> Tracker {
-        let target_us = count(u64::try_from(target_us.max(1_000_000)).unwrap_or_default());
+        let target_us = target_us.max(1_000_000) as f64;
         Tracker { target_us, busy: 0.0, last: None, highest: VecDeque::new() }
     }
 
@@ -68,23 +68,22 @@ impl Tracker {
     /// run count as a steady stream. A clock that was set back is as if no time had passed.
     pub fn observe(&mut self, now_us: i64, running: u64, groups: &[Group]) -> Slots {
         match self.last {
-            None => self.busy = count(running),
+            None => self.busy = running as f64,
             Some((before_us, ran)) => {
-                let passed = count(u64::try_from(now_us.saturating_sub(before_us)).unwrap_or(0));
-                self.busy = count(ran) + (self.busy - count(ran)) * (-passed / self.target_us).exp();
+                let passed = now_us.saturating_sub(before_us).max(0) as f64;
+                let ran = ran as f64;
+                self.busy = ran + (self.busy - ran) * (-passed / self.target_us).exp();
             }
         }
         self.last = Some((now_us, running));
         let runnable: u64 = groups.iter().fold(0, |sum, group| sum.saturating_add(group.jobs));
         let sum = (self.busy + for_waiting(groups, self.target_us) - ROUNDING).ceil().max(0.0);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is not negative")]
         let needed = (sum as u64).max(running).min(running.saturating_add(runnable));
         Slots { needed, wanted: self.keep(now_us, needed) }
     }
 
     /// Adds a value to the window. Returns the highest in it.
     fn keep(&mut self, now_us: i64, needed: u64) -> u64 {
-        #[allow(clippy::cast_possible_truncation, reason = "a target is far shorter")]
         let (target_us, part_us) = (self.target_us as i64, (self.target_us as i64) / MAX_KEPT as i64);
         // A value from the future was seen before the clock was set back.
         self.highest.retain(|(at_us, _)| (0..=target_us).contains(&now_us.saturating_sub(*at_us)));
@@ -102,11 +101,6 @@ impl Tracker {
 
 /// A mean that comes close to a whole number from above needs no slot more.
 const ROUNDING: f64 = 0.01;
-
-#[allow(clippy::cast_precision_loss, reason = "far fewer than 2^52 jobs")]
-fn count(number: u64) -> f64 {
-    number as f64
-}
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,6 @@
 //! decision can be tested, simulated and explained from its inputs alone.
 //!
 //! - [`schedule`]: which jobs start now, which one reserves locks, and why the others wait.
-//! - [`standing`]: why a job waits, from its place in the queue.
 //! - [`fair_share`]: which tenant is served next.
 //! - [`rotation`]: which running jobs are preempted.
 //! - [`contention`]: which jobs a worker claims, where several workers share one queue.
@@ -24,5 +23,4 @@ pub mod predictive_queue;
 pub mod rotation;
 pub mod schedule;
 pub mod slots;
-pub mod standing;
 pub mod timestamp;

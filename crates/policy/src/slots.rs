@@ -34,8 +34,6 @@ const HALVINGS: usize = 60;
 pub fn parts(wanted: u64, members: &[Member]) -> Vec<u64> {
     let at = |level: f64| -> Vec<u64> {
         let part = |member: &Member| {
-            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is not negative")]
-            #[allow(clippy::cast_precision_loss, reason = "far fewer than 2^52 slots")]
             let part = (level * member.most as f64).floor() as u64;
             part.clamp(member.kept(), member.most.max(member.kept()))
         };

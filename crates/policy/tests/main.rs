@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod demand;
+mod integers;
 mod queueing;
 mod recorded;
 mod rotating;

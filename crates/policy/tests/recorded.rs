@@ -9,8 +9,9 @@ use std::fmt;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use turnwise_policy::fair_share::Shares;
-use turnwise_policy::fair_share::rfc::integers::Integers;
 use turnwise_policy::fair_share::rfc::{Boost, Key, Rules, Usage, increment};
+
+use crate::integers::Integers;
 
 #[derive(Deserialize)]
 struct Scenario {

@@ -23,7 +23,7 @@ use turnwise_store::{Isolation, Transaction};
 use crate::claims::{RevocationCause, take_back};
 use crate::rows::{decode, decode_active, decode_job, encode, read_active, read_job};
 pub use crate::timeouts::{Deadline, MAX_TIMEOUT_US, Over, Timeouts};
-use crate::workers::GivenBack;
+use crate::workers::RunSummary;
 use crate::{Claim, Context, Job, Keyspace, Result, reads};
 
 impl Deadline {
@@ -124,7 +124,7 @@ pub async fn expire(
     over: Over,
     now_us: i64,
     max_history: usize,
-) -> Result<Option<GivenBack>> {
+) -> Result<Option<RunSummary>> {
     let Due { job_type, id, claim, updated_us, changed_us, .. } = due;
     let Some(mut job) = read_job(tx, keys, job_type, id).await? else { return Ok(None) };
     let active = read_active(tx, keys, job_type, &claim.worker, id).await?;
@@ -133,7 +133,7 @@ pub async fn expire(
     if !is_same || has_waited || active.is_none_or(|active| active.updated_us() != *updated_us) {
         return Ok(None);
     }
-    let run = GivenBack::of(&job, claim, now_us);
+    let run = RunSummary::of(&job, claim, now_us);
     let context = Context::new(tx, keys, job_type, now_us, max_history);
     take_back(context, &mut job, claim, RevocationCause::Expired(over)).await?;
     Ok(Some(run))

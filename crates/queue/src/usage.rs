@@ -7,6 +7,7 @@
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+pub use turnwise_policy::fair_share::rfc::Boost;
 use turnwise_store::Transaction;
 
 use crate::encoding::{decode, encode};
@@ -76,20 +77,6 @@ impl Charged {
         let (name, number) = times.into_iter().find(|(_, number)| !(number.is_finite() && *number >= 0.0))?;
         Some(format!("{name} is {number}"))
     }
-}
-
-/// How far the keys of a type have been lifted. Later keys are lifted by more than earlier ones, so no key of a waiting job
-/// is ever rewritten.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Boost {
-    /// How far, at `at_us`.
-    pub v: f64,
-    /// When, in µs since the epoch.
-    pub at_us: i64,
-    /// The factor by which a priority is multiplied in each interval.
-    pub coeff: f64,
-    /// The interval, in µs.
-    pub interval_us: i64,
 }
 
 /// Calls `each` with every row of a type, after the row of `after` if given: tenant, charger, what it has charged. Reads `page` rows at a

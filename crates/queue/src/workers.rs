@@ -256,12 +256,12 @@ pub struct Removed {
     /// No row of the worker is left.
     pub done: bool,
     /// The runs that the transaction ended.
-    pub given_back: Vec<GivenBack>,
+    pub given_back: Vec<RunSummary>,
 }
 
-/// A run that ended because its worker was removed.
+/// A run in short: what it is charged and traced by.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GivenBack {
+pub struct RunSummary {
     /// The job's id.
     pub id: String,
     /// The job's tenant.
@@ -276,10 +276,10 @@ pub struct GivenBack {
     pub trace: Option<TraceContext>,
 }
 
-impl GivenBack {
-    /// The run of a job under a claim, before it is taken back.
-    pub(crate) fn of(job: &Job, claim: &Claim, now_us: i64) -> GivenBack {
-        GivenBack {
+impl RunSummary {
+    /// The run of a job under a claim.
+    pub fn of(job: &Job, claim: &Claim, now_us: i64) -> RunSummary {
+        RunSummary {
             id: job.id.clone(),
             tenant: job.tenant.clone(),
             claim: claim.number,
@@ -337,7 +337,7 @@ pub async fn remove_some(context: Context<'_>, worker: &str, why: Removal, limit
             done = false;
             break;
         }
-        given_back.push(GivenBack::of(&job, &claim, now_us));
+        given_back.push(RunSummary::of(&job, &claim, now_us));
         take_back(context, &mut job, &claim, cause).await?;
     }
     if done {

@@ -25,14 +25,16 @@ use turnwise_web::names::Names;
 use turnwise_web::pool::Pool;
 use turnwise_web::room::Room;
 use turnwise_worker::{
-    Counts, Deadlines, Dependencies, EventRules, External, ExternalOptions, Filters, Joined, Live, Monitor,
-    MonitorOptions, QueueRules, Recorder, Retention, RetentionOptions, Spans, Timekeeper, Worker, join_nodes,
+    Deadlines, EventRules, External, Joined, Live, Monitor, QueueRules, Recorder, Retention,
+    RetentionOptions, Spans, Tunables, Worker, fold_counts, join_nodes, keep_clock, release_filtered,
+    settle_dependencies,
 };
 
 use crate::bulk::{self, BulkOperations};
 use crate::checked::Checked;
 use crate::http::Http;
 use crate::job_types::replication::REPORT_INTERVAL;
+use crate::job_types::tunables;
 use crate::job_types::webhook::Webhooks;
 use crate::open::{self, Exposure};
 use crate::services::Services;
@@ -141,10 +143,10 @@ impl Common {
             exclusive: self.opened.exclusive,
             health_interval: self.config.workers.health_interval,
             health_timeout: self.config.workers.health_timeout,
-            queue: queue.clone(),
             metrics: metrics.clone(),
             report_interval: REPORT_INTERVAL,
             spans: self.spans.clone(),
+            tunables: Tunables { queue: queue.clone(), ..Tunables::default() },
             ..turnwise_worker::Options::default()
         }
     }
@@ -175,46 +177,35 @@ impl Common {
         }
     }
 
-    /// The workers outside of this server.
-    pub fn external(&self, queue: &Arc<QueueRules>, metrics: Arc<turnwise_worker::Metrics>) -> External {
-        let lasting = ExternalOptions {
-            node: self.node.clone(),
-            health_interval: self.config.workers.health_interval,
-            health_timeout: self.config.workers.health_timeout,
-            spans: self.spans.clone(),
-            ..ExternalOptions::default()
-        };
-        let options = live::external(&self.config, queue.clone(), lasting);
-        External::new(self.impatient.clone(), self.keys.clone(), options).with_metrics(metrics)
+    /// The workers outside of this server. `options` are what the workers of all types have in common.
+    pub fn external(&self, options: &turnwise_worker::Options) -> External {
+        let tunables = tunables(&self.config, &options.tunables.queue, 0);
+        let options = turnwise_worker::Options { tunables, ..options.clone() };
+        External::new(self.impatient.clone(), self.keys.clone(), options)
     }
 
-    /// Starts the services that keep the rows of jobs in order. Returns those settings of them that change.
+    /// Starts the services that keep the rows of jobs in order. Returns the settings of the retention, which change.
     pub fn keep(
         &self,
         external: &External,
         recorder: Recorder,
         services: &mut Services,
-    ) -> (Live<MonitorOptions>, Live<RetentionOptions>) {
+    ) -> Live<RetentionOptions> {
         let (store, keys) = (self.opened.store.clone(), self.keys.clone());
-        let (monitored, kept) =
-            (Live::from(live::monitor(&self.config)), Live::from(live::retention(&self.config)));
-        let monitor = Monitor {
-            store: store.clone(),
-            keys: keys.clone(),
-            options: monitored.clone(),
-            external: external.clone(),
-        };
-        services.add("monitor", monitor, Monitor::run);
-        let deadlines = Deadlines { store: store.clone(), keys: keys.clone(), external: external.clone() };
-        services.add("deadlines", deadlines, Deadlines::run);
-        services.add("filters", Filters { store: store.clone(), keys: keys.clone() }, Filters::run);
-        let dependencies = Dependencies { store: store.clone(), keys: keys.clone() };
-        services.add("dependencies", dependencies, Dependencies::run);
-        services.add("clock", Timekeeper { store: store.clone(), keys: keys.clone() }, Timekeeper::run);
-        services.add("counts", Counts { store: store.clone(), keys: keys.clone() }, Counts::run);
+        let own = || (store.clone(), keys.clone());
+        let kept = Live::from(live::retention(&self.config));
+        let (store, keys) = own();
+        services.add("monitor", Monitor { store, keys, external: external.clone() }, Monitor::run);
+        let (store, keys) = own();
+        services.add("deadlines", Deadlines { store, keys, external: external.clone() }, Deadlines::run);
+        services.add("filters", own(), release_filtered);
+        services.add("dependencies", own(), settle_dependencies);
+        services.add("clock", own(), keep_clock);
+        services.add("counts", own(), fold_counts);
+        let (store, keys) = own();
         services.add("retention", Retention { store, keys, options: kept.clone() }, Retention::run);
         services.add("recorder of events", recorder, Recorder::run);
-        (monitored, kept)
+        kept
     }
 
     /// Starts the services that follow rows for requests and webhooks. Returns the events of all jobs.

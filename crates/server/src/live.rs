@@ -12,11 +12,9 @@ use turnwise_policy::predictive_queue::locks::{Level, Levels};
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_telemetry::{log, otel};
-use turnwise_worker::{
-    EventRules, ExternalOptions, Live, MonitorOptions, QueueRules, RetentionOptions, Tunables,
-};
+use turnwise_worker::{EventRules, Live, QueueRules, RetentionOptions, Tunables};
 
-use crate::job_types::Tune;
+use crate::job_types::{Tune, tunables};
 
 /// The pause between two removals of ended jobs: a tenth of the retention, within these bounds.
 const SHORTEST_RETENTION_PAUSE: Duration = Duration::from_secs(1);
@@ -29,8 +27,7 @@ pub(crate) struct Parts {
     pub config: Live<Arc<Config>>,
     /// The workers of this server.
     pub workers: Vec<(Live<Tunables>, Tune)>,
-    pub external: Live<ExternalOptions>,
-    pub monitor: Live<MonitorOptions>,
+    pub external: Live<Tunables>,
     pub retention: Live<RetentionOptions>,
     pub events: Live<EventRules>,
     pub settings: Live<Settings>,
@@ -59,8 +56,7 @@ impl Parts {
         let Config { replication, connections, .. } = config;
         self.client.set_close_interval(connections.close_interval);
         self.client.set_egress(&connections.egress);
-        self.external.set(external(config, queue, self.external.get()));
-        self.monitor.set(monitor(config));
+        self.external.set(tunables(config, &queue, 0));
         self.retention.set(retention(config));
         self.events.set(config.events);
         self.settings.set(Settings { defaults: replication.clone(), ..self.settings.get() });
@@ -86,24 +82,6 @@ pub(crate) fn queue(config: &Config, levels: &Levels) -> Arc<QueueRules> {
     let aging = Aging { tick_us: i64::try_from(tick.as_micros()).unwrap_or(i64::MAX), ticks: aging_ticks };
     let rules = Rules { base: base_weight, aging };
     Arc::new(QueueRules { levels: levels.clone(), window, rules, waiting_uses_slot })
-}
-
-/// The options of external workers, of which some stay.
-pub(crate) fn external(config: &Config, queue: Arc<QueueRules>, now: ExternalOptions) -> ExternalOptions {
-    let jobs = &config.jobs;
-    ExternalOptions {
-        max_history: jobs.max_history,
-        backoff: jobs.backoff,
-        on_lost: jobs.on_lost,
-        timeouts: Arc::new(jobs.timeouts()),
-        shares: jobs.shares.clone(),
-        queue,
-        ..now
-    }
-}
-
-pub(crate) fn monitor(config: &Config) -> MonitorOptions {
-    MonitorOptions { interval: config.workers.health_interval, max_history: config.jobs.max_history }
 }
 
 pub(crate) fn retention(config: &Config) -> RetentionOptions {

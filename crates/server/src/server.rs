@@ -107,7 +107,7 @@ impl Server {
         };
         // Before this node changes any job.
         opened.asked(recorder.begin()).await?;
-        let external = common.external(&queue, counted.clone());
+        let external = common.external(&options);
         let mut services = Services::new(CancellationToken::new());
         let start = job_types::Start {
             opened,
@@ -129,14 +129,13 @@ impl Server {
         let indexing = indexing::servers(&start)?;
         types.extend(indexing::start(&start, &indexing, &replications.ownership, &mut services).await?);
         types.insert(0, replications.job_type);
-        let kept = common.keep(&external, recorder, &mut services);
+        let retention = common.keep(&external, recorder, &mut services);
         let tuned = |of: &JobType| (of.worker.tunables().clone(), of.tune);
         let parts = Parts {
             config: Arc::new(config.clone()).into(),
             workers: types.iter().map(tuned).collect(),
-            external: external.options().clone(),
-            monitor: kept.0,
-            retention: kept.1,
+            external: external.tunables().clone(),
+            retention,
             events: rules.clone(),
             settings: common.settings.clone(),
             client: common.client.clone(),

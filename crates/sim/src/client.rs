@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::{Error, JobSpec, Keyspace, NewJob, State, clock, filters, jobs};
 use turnwise_store::{Runtime, Store};
-use turnwise_worker::{Timekeeper, Tunables};
+use turnwise_worker::{Tunables, keep_clock};
 
 use crate::core::lock;
 use crate::engine::SimEngine;
@@ -172,9 +172,8 @@ impl Client {
     /// Compares its clock with those of the other processes, and keeps doing so.
     async fn keep_time(&mut self) {
         while clock::compare(&self.store, &self.keys).await.is_err() {}
-        let keeper = Timekeeper { store: self.store.clone(), keys: self.keys.clone() };
-        let never = CancellationToken::new();
-        self.keeper = Some(AbortOnDropHandle::new(tokio::spawn(keeper.run(never))));
+        let keeps = keep_clock((self.store.clone(), self.keys.clone()), CancellationToken::new());
+        self.keeper = Some(AbortOnDropHandle::new(tokio::spawn(keeps)));
     }
 
     /// Adds continuous jobs to each type that take all slots, and then a delayed job, which must get its turn nevertheless.

@@ -24,7 +24,7 @@ use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::{Asked, Held, LockAt, Spot};
 use turnwise_queue::{Claim, Error, Job, Result, RunKey};
 use turnwise_store::Runtime;
-use turnwise_worker::{Accepted, External, ExternalEnd};
+use turnwise_worker::{Accepted, External, ExternalEnd, Wanted};
 
 use crate::core::lock;
 use crate::ledger::Did;
@@ -187,7 +187,7 @@ impl Me {
     async fn live(self: Arc<Self>, mut stopped: oneshot::Receiver<()>) {
         loop {
             let registered = self.call(Duration::ZERO, |external, _| async move {
-                external.register(EXTERNAL, Some("external"), SLOTS).await
+                external.register(EXTERNAL, Some("external"), SLOTS, None).await
             });
             let Reply::Done(worker) = registered.await else {
                 if stopped.try_recv().is_ok() {
@@ -295,8 +295,9 @@ impl Me {
     }
 
     async fn accept(self: Arc<Self>, worker: String, received: u64, limit: usize) -> Reply<Vec<Accepted>> {
+        let wanted = Wanted { received, limit, wait: WAIT, tenants: None };
         self.call(WAIT, |external, leave| async move {
-            external.accept(EXTERNAL, &worker, received, limit, WAIT, &leave).await
+            Ok(external.accept(EXTERNAL, &worker, wanted, &leave).await?.jobs)
         })
         .await
     }

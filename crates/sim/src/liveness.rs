@@ -389,7 +389,7 @@ impl Inspection<'_> {
 
     /// How soon a job that can start starts, or a run gets a free lock that it waits for.
     fn start_within(&self, job_type: &str) -> Duration {
-        let writes_keys = self.setting.plan.options.fair.fairness == Fairness::Rfc;
+        let writes_keys = self.setting.plan.options.tunables.fair.fairness == Fairness::Rfc;
         let asks_more = writes_keys || self.known.locks.is_some() || self.known.filters.is_some();
         let slow = asks_more && self.setting.plan.is_slow();
         self.longest_wait(job_type) + if slow { SLOW_PASSES } else { SLACK }

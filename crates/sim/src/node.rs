@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Meter, Runtime, Store};
 use turnwise_worker::{
-    Counts, Deadlines, Dependencies, External, ExternalOptions, Filters, Live, Membership, Monitor,
-    MonitorOptions, Options, Retention, RetentionOptions, Timekeeper, Tunables, Worker, membership_events,
+    Deadlines, External, Live, Membership, Monitor, Options, Retention, RetentionOptions, Tunables, Worker,
+    fold_counts, keep_clock, membership_events, release_filtered, settle_dependencies,
 };
 
 use crate::check::Checker;
@@ -188,21 +188,8 @@ async fn live(
     let _services = services(&setting, &link, &store);
     let mut workers = Vec::new();
     for job_type in &setting.plan.types {
-        let Tunables { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue } =
-            lock(&setting.tunables).clone();
-        let node = link.site.to_string();
-        let options = Options {
-            node,
-            max_jobs,
-            bounds,
-            max_history,
-            backoff,
-            on_lost,
-            timeouts,
-            fair,
-            queue,
-            ..setting.plan.options.clone()
-        };
+        let (node, tunables) = (link.site.to_string(), lock(&setting.tunables).clone());
+        let options = Options { node, tunables, ..setting.plan.options.clone() };
         let handler = Arc::new(SimHandler { link: link.clone(), checker: setting.checker.clone() });
         loop {
             let started =
@@ -233,40 +220,21 @@ async fn live(
 /// Starts what a server runs beside its workers. The tasks end when the returned handles are dropped.
 fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<AbortOnDropHandle<()>> {
     let (plan, keys) = (&setting.plan, Keyspace::default());
-    let Options { health_interval, health_timeout, max_history, backoff, on_lost, queue, .. } =
-        plan.options.clone();
-    let node = link.site.to_string();
-    let shares = plan.options.fair.shares.clone();
-    let options = ExternalOptions {
-        node,
-        health_interval,
-        health_timeout,
-        max_history,
-        backoff,
-        on_lost,
-        timeouts: Arc::default(),
-        spans: Default::default(),
-        shares,
-        queue,
-    };
+    let options = Options { node: link.site.to_string(), ..plan.options.clone() };
     let external = External::new(store.clone(), keys.clone(), options);
     lock(&setting.servers).insert(link.site, Server { link: link.clone(), external: external.clone() });
-    let options = MonitorOptions { interval: health_interval, max_history };
-    let (watched, keys_of) = (store.clone(), keys.clone());
-    let monitor =
-        Monitor { store: watched, keys: keys_of, options: options.into(), external: external.clone() };
+    let monitor = Monitor { store: store.clone(), keys: keys.clone(), external: external.clone() };
     let options = RetentionOptions { retention: plan.retention, interval: RETENTION_INTERVAL };
     let retention = Retention { store: store.clone(), keys: keys.clone(), options: options.into() };
     // The tasks never stop by themselves here, because they have no work for a process that has left.
     let never = CancellationToken::new();
     let listener = listen(setting.clone(), link.clone(), store.clone());
-    let timekeeper = Timekeeper { store: store.clone(), keys: keys.clone() };
-    let counts = Counts { store: store.clone(), keys: keys.clone() };
+    let of = || (store.clone(), keys.clone());
     let mut tasks = vec![
-        tokio::spawn(timekeeper.run(never.clone())),
+        tokio::spawn(keep_clock(of(), never.clone())),
         tokio::spawn(monitor.run(never.clone())),
         tokio::spawn(retention.run(never.clone())),
-        tokio::spawn(counts.run(never.clone())),
+        tokio::spawn(fold_counts(of(), never.clone())),
         tokio::spawn(listener),
     ];
     if plan.timeouts {
@@ -274,9 +242,8 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
         tasks.push(tokio::spawn(deadlines.run(never.clone())));
     }
     if plan.eligibility.is_some() {
-        let dependencies = Dependencies { store: store.clone(), keys: keys.clone() };
-        tasks.push(tokio::spawn(dependencies.run(never.clone())));
-        tasks.push(tokio::spawn(Filters { store: store.clone(), keys }.run(never)));
+        tasks.push(tokio::spawn(settle_dependencies(of(), never.clone())));
+        tasks.push(tokio::spawn(release_filtered(of(), never)));
     }
     tasks.into_iter().map(AbortOnDropHandle::new).collect()
 }

@@ -10,7 +10,7 @@ use turnwise_policy::backoff::{self, OnLost};
 use turnwise_policy::fair_share::{Fairness, Shares, rfc};
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_store::Limits;
-use turnwise_worker::{FairRules, Options, RotationRules};
+use turnwise_worker::{FairRules, Options, RotationRules, Tunables};
 
 use crate::eligibility::EligibilityPlan;
 use crate::link::{Rates, SLOW_STORE_MS};
@@ -161,19 +161,27 @@ impl Plan {
         let health_s = *rng.choose(&[2, 5, 5]);
         let slots = if flood > 0 { rng.between(60, 120) } else { *rng.choose(&[1, 2, 4, 10]) };
         let options = Options {
-            max_jobs: usize::try_from(slots).expect("a small number"),
             health_interval: Duration::from_secs(health_s),
             health_timeout: Duration::from_secs(health_s * rng.between(2, 4)),
             report_interval: rng.ms(100, 2_000),
             stop_grace: rng.ms(500, 5_000),
-            max_history: usize::try_from(rng.between(1, 20)).expect("a small number"),
-            backoff: backoff::Rules { base_us: 1_000_000, max_exponent: 3, health_threshold_us: 20_000_000 },
-            on_lost: OnLost::ALL[usize::from(seed.is_multiple_of(4))],
+            tunables: Tunables {
+                max_jobs: usize::try_from(slots).expect("a small number"),
+                max_history: usize::try_from(rng.between(1, 20)).expect("a small number"),
+                backoff: backoff::Rules {
+                    base_us: 1_000_000,
+                    max_exponent: 3,
+                    health_threshold_us: 20_000_000,
+                },
+                on_lost: OnLost::ALL[usize::from(seed.is_multiple_of(4))],
+                ..Tunables::default()
+            },
             ..Options::default()
         };
         let tenants = u32::try_from(*rng.choose(&[1, 2, 3, 8])).expect("a small number");
         let queue = Arc::new(locks.as_ref().map(|locks| locks.rules.clone()).unwrap_or_default());
-        let options = Options { fair: fair_rules(rng, tenants), queue, ..options };
+        let tunables = Tunables { fair: fair_rules(rng, tenants), queue, ..options.tunables };
+        let options = Options { tunables, ..options };
         // Few faults happen in some worlds, so that run times can be compared with charges.
         let quiet = rng.chance(60);
         let rates = match quiet {

@@ -11,7 +11,6 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use turnwise_policy::fair_share::Fairness;
 use turnwise_store::Limits;
-use turnwise_worker::{Options, Tunables};
 
 use crate::broken::in_words;
 use crate::check::{Checker, CheckerState};
@@ -98,9 +97,7 @@ pub fn run(seed: u64, keep_trace: bool) -> Report {
             })),
         );
         core.note(Site::World, "seed", format!("{seed} {plan:?}"));
-        let Options { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue, .. } =
-            plan.options.clone();
-        let tunables = Tunables { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue };
+        let tunables = plan.options.tunables.clone();
         let setting = Arc::new(Setting {
             core: core.clone(),
             store,
@@ -180,7 +177,7 @@ fn change(setting: &Arc<Setting>) {
     match core.rng.chance(500) {
         true => tunables.fair = fair_rules(&core.rng, plan.tenants),
         false => {
-            let slots = core.rng.between(1, plan.options.max_jobs as u64);
+            let slots = core.rng.between(1, plan.options.tunables.max_jobs as u64);
             tunables.max_jobs = usize::try_from(slots).expect("it was one");
         }
     }
@@ -541,7 +538,7 @@ impl World {
     /// Checks that each tenant was charged exactly the time that its jobs ran. Only valid without faults. A run that waits
     /// for a lock and lends its slot does not run.
     fn charges(&self, known: &CheckerState) -> Result<(), Violation> {
-        let lends = !self.setting.plan.options.queue.waiting_uses_slot;
+        let lends = !self.setting.plan.options.tunables.queue.waiting_uses_slot;
         for (tenant, account) in known.tenants.accounts().filter(|(tenant, _)| tenant.0 != EXTERNAL) {
             let ran_us = (account.held_us - if lends { account.waited_us } else { 0 }) as f64;
             let late_us = CHARGED_LATE.as_micros() as f64;

@@ -41,7 +41,7 @@ impl Explained {
         Rules {
             fair: BTreeMap::from([(REPLICATION, config.replication_rules())]),
             fair_others: config.jobs.fair(),
-            queue: self.external.options().get().queue.clone(),
+            queue: self.external.tunables().get().queue.clone(),
             catalogue: Arc::clone(&self.catalogue),
             document,
         }

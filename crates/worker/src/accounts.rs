@@ -14,15 +14,16 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Included, Unbounded};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use turnwise_queue::workers::GivenBack;
+use turnwise_queue::workers::RunSummary;
 use turnwise_queue::{Job, Keyspace, Result, claims};
 use turnwise_store::Store;
 
 use crate::FairRules;
 use crate::external::MAX_EXTERNAL_SLOTS;
 use crate::fair_share::{FairShare, RunCharges};
+use crate::sync::lock;
 
 /// The maximum number of job types with an account. Beyond it, accounts without runs are dropped, and read again when
 /// needed.
@@ -46,6 +47,8 @@ pub(crate) struct Accounts {
 /// The account of one type.
 pub(crate) struct Account {
     pub fair: FairShare,
+    /// The nodes that claim from the type's queue, and when they were read, in µs.
+    pub contenders: Mutex<Option<(i64, Arc<[String]>)>>,
     runs: Mutex<Runs>,
 }
 
@@ -85,15 +88,15 @@ pub(crate) enum RunStatus {
 impl Accounts {
     /// The account of a type; `charger` is the name that its charges are written under.
     pub fn of(&self, store: &Store, keys: &Keyspace, job_type: &str, charger: &str) -> Arc<Account> {
-        let mut by_type = self.by_type();
+        let mut by_type = lock(&self.by_type);
         if let Some(account) = by_type.get(job_type) {
             return account.clone();
         }
         if by_type.len() >= MAX_TYPES {
-            by_type.retain(|_, account| !account.runs().running.is_empty());
+            by_type.retain(|_, account| !lock(&account.runs).running.is_empty());
         }
         let fair = FairShare::new(store.clone(), keys.clone(), job_type, charger, FairRules::default());
-        let account = Arc::new(Account { fair, runs: Mutex::default() });
+        let account = Arc::new(Account { fair, contenders: Mutex::default(), runs: Mutex::default() });
         by_type.insert(job_type.to_owned(), account.clone());
         account
     }
@@ -101,13 +104,9 @@ impl Accounts {
     /// The types whose accounts need [`Account::maintain`]: those with running jobs, and those never maintained before.
     pub fn types(&self) -> Vec<String> {
         let is_busy = |runs: &Runs| !runs.running.is_empty() || runs.maintained_us == 0;
-        let by_type = self.by_type();
-        let busy = by_type.iter().filter(|(_, account)| is_busy(&account.runs()));
+        let by_type = lock(&self.by_type);
+        let busy = by_type.iter().filter(|(_, account)| is_busy(&lock(&account.runs)));
         busy.map(|(job_type, _)| job_type.clone()).collect()
-    }
-
-    fn by_type(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Account>>> {
-        self.by_type.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,11 +124,6 @@ impl Runs {
         self.running.get_mut(worker)?.get_mut(&claim)
     }
 
-    /// The numbers of a worker's claims that this server knows.
-    fn of(&self, worker: &str) -> Vec<u64> {
-        self.running.get(worker).map_or_else(Vec::new, |runs| runs.keys().copied().collect())
-    }
-
     /// The workers of the next sweep, each with its known claims.
     fn to_sweep(&self, now_us: i64) -> Vec<(String, Vec<u64>)> {
         let behind = self.running.range::<str, _>((Excluded(self.swept.as_str()), Unbounded));
@@ -142,32 +136,26 @@ impl Runs {
 }
 
 impl Account {
-    fn runs(&self) -> MutexGuard<'_, Runs> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Notes a job that a worker has received, perhaps repeatedly. `skipped_tenant` has a job that could start, too,
     /// and was skipped for its owner.
     pub fn given(&self, worker: &str, job: &Job, skipped_tenant: Option<&str>) {
         let (Some(claim), Some(started_us)) = (job.claim(), job.started_us) else { return };
-        let mut runs = self.runs();
-        if !runs.running.contains_key(worker) {
-            runs.running.insert(worker.to_owned(), BTreeMap::new());
-        }
-        let start =
-            || Run { charges: self.fair.start(&job.tenant, skipped_tenant, false, started_us), ending: None };
-        let of_worker = runs.running.get_mut(worker).expect("it is there now");
-        of_worker.entry(claim.number).or_insert_with(start);
+        let mut runs = lock(&self.runs);
+        let of_worker = runs.running.entry(worker.to_owned()).or_default();
+        of_worker.entry(claim.number).or_insert_with(|| Run {
+            charges: self.fair.start(&job.tenant, skipped_tenant, false, started_us),
+            ending: None,
+        });
     }
 
     /// The numbers of a worker's claims that this server knows.
     pub fn known(&self, worker: &str) -> Vec<u64> {
-        self.runs().of(worker)
+        lock(&self.runs).running.get(worker).map_or_else(Vec::new, |runs| runs.keys().copied().collect())
     }
 
     /// Notes that this server is about to record the end of a run. Returns what it knew of the run.
     pub fn ends(&self, worker: &str, claim: u64, by_itself: bool, now_us: i64) -> RunStatus {
-        match self.runs().get_mut(worker, claim) {
+        match lock(&self.runs).get_mut(worker, claim) {
             None => RunStatus::Unknown,
             Some(Run { ending: Some(_), .. }) => RunStatus::EndTried,
             Some(run) => {
@@ -179,27 +167,27 @@ impl Account {
 
     /// Notes that a run continues, because its end was rejected.
     pub fn ends_not(&self, worker: &str, claim: u64) {
-        if let Some(run) = self.runs().get_mut(worker, claim) {
+        if let Some(run) = lock(&self.runs).get_mut(worker, claim) {
             run.ending = None;
         }
     }
 
     /// Charges a run whose end this server has recorded. Returns whether it knew the run.
     pub fn ended(&self, worker: &str, claim: u64, by_itself: bool) -> bool {
-        let run = self.runs().take(worker, claim);
+        let run = lock(&self.runs).take(worker, claim);
         run.map(|run| self.fair.end(run.charges, by_itself)).is_some()
     }
 
     /// Forgets a run whose end another server or worker has recorded.
     pub fn ended_elsewhere(&self, worker: &str, claim: u64) {
-        if let Some(run) = self.runs().take(worker, claim) {
+        if let Some(run) = lock(&self.runs).take(worker, claim) {
             self.fair.abandon(&run.charges);
         }
     }
 
     /// Charges runs of a worker that this server has ended.
-    pub fn given_back(&self, worker: &str, runs: &[GivenBack]) {
-        for GivenBack { tenant, claim, started_us, .. } in runs {
+    pub fn given_back(&self, worker: &str, runs: &[RunSummary]) {
+        for RunSummary { tenant, claim, started_us, .. } in runs {
             if !self.ended(worker, *claim, false) {
                 self.fair.end_unknown(tenant, *started_us, false);
             }
@@ -215,7 +203,7 @@ impl Account {
     /// Compares the known claims of a worker with the claims that still hold a job, and removes the runs of all others.
     pub fn compare(&self, worker: &str, known: &[u64], held: &[u64]) {
         for claim in known.iter().filter(|claim| !held.contains(claim)) {
-            let Some(run) = self.runs().take(worker, *claim) else { continue };
+            let Some(run) = lock(&self.runs).take(worker, *claim) else { continue };
             match run.ending {
                 Some(Ending { by_itself, at_us }) => self.fair.end_at(run.charges, by_itself, at_us),
                 None => self.fair.abandon(&run.charges),
@@ -235,7 +223,7 @@ impl Account {
         self.fair.sync_if_due().await?;
         let now_us = store.runtime().now_us();
         let to_sweep = {
-            let mut runs = self.runs();
+            let mut runs = lock(&self.runs);
             if now_us.saturating_sub(runs.maintained_us) < MAINTAIN_US {
                 return Ok(());
             }
@@ -258,7 +246,7 @@ impl Account {
             let held = claims::numbers(&tx, keys, job_type, &worker, MAX_EXTERNAL_SLOTS).await?;
             claims += held.len();
             self.compare(&worker, &known, &held);
-            self.runs().swept = worker;
+            lock(&self.runs).swept = worker;
             if claims >= SWEEP_CLAIMS {
                 break;
             }

@@ -16,9 +16,9 @@ pub(crate) struct Claimer {
     keys: Keyspace,
     job_type: String,
     /// The number of consecutive passes in which filters removed jobs and slots stayed free.
-    filtered: u32,
-    /// Jobs of other shards that were skipped for long enough: the next pass may claim them.
-    expired: BTreeSet<String>,
+    pub filtered: u32,
+    /// Jobs of other shards that were skipped for long enough: the next pass may claim them, whatever their shard.
+    pub expired: BTreeSet<String>,
     /// Jobs that passes have skipped for their owners; after a pause, this worker may claim them.
     skipped_jobs: SkippedJobs,
     /// Happens when a job becomes pending.
@@ -44,16 +44,6 @@ impl Claimer {
         }
     }
 
-    /// The number of consecutive passes before this one in which filters removed jobs and slots stayed free.
-    pub fn filtered(&self) -> u32 {
-        self.filtered
-    }
-
-    /// Jobs of other shards that this pass may claim.
-    pub fn expired(&self) -> &BTreeSet<String> {
-        &self.expired
-    }
-
     /// The next pass follows at once and reads more jobs, because filters removed jobs from the last one.
     pub fn searches_further(&mut self) {
         self.filtered = self.filtered.saturating_add(1);
@@ -63,11 +53,6 @@ impl Claimer {
     pub fn starts_over(&mut self) {
         self.filtered = 0;
         self.expired.clear();
-    }
-
-    /// The next pass may claim these jobs, whatever their shard.
-    pub fn may_claim(&mut self, expired: BTreeSet<String>) {
-        self.expired = expired;
     }
 
     /// Sets up the events after which the next pass is useful. Jobs that the pass has skipped may be claimed after

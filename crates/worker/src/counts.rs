@@ -8,6 +8,8 @@ use turnwise_queue::counts::{Cursor, Folded, fold};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::{Error, Store};
 
+use crate::service::until_stopped;
+
 /// The pause after a pass that found little to do.
 const INTERVAL: Duration = Duration::from_secs(10);
 /// The shortest pause, while each commit appends a row.
@@ -17,64 +19,43 @@ const MANY: usize = 1_000;
 /// The most transactions of a pass.
 const MAX_TRANSACTIONS: usize = 1_000;
 
-/// Replaces the rows of counts that commits append, on engines where they do, and removes those that count nothing.
-#[derive(Clone)]
-pub struct Counts {
-    /// The store that holds the jobs.
-    pub store: Store,
-    /// Its keys.
-    pub keys: Keyspace,
+/// Replaces the rows of counts that commits append, on engines where they do, and removes those that count nothing, until it is
+/// stopped.
+pub fn fold_counts((store, keys): (Store, Keyspace), stop: CancellationToken) -> BoxFuture<'static, ()> {
+    until_stopped(stop, async move {
+        let (mut pause, mut after) = (INTERVAL, None);
+        loop {
+            store.runtime().sleep(pause).await;
+            pause = match pass(&store, &keys, &mut after).await {
+                Ok(rows) if rows > MANY || after.is_some() => (pause / 2).max(SHORTEST),
+                Ok(_) => (pause * 2).min(INTERVAL),
+                Err(error) => {
+                    tracing::error!(%error, "cannot replace rows of counts: tries again later");
+                    INTERVAL
+                }
+            };
+        }
+    })
 }
 
-impl Counts {
-    /// Repeats passes until it is stopped.
-    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            let runtime = self.store.runtime().clone();
-            let (mut pause, mut after) = (INTERVAL, None);
-            loop {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    () = runtime.sleep(pause) => {}
-                }
-                let passed = tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    passed = self.pass(&mut after) => passed,
-                };
-                pause = match passed {
-                    Ok(rows) if rows > MANY || after.is_some() => (pause / 2).max(SHORTEST),
-                    Ok(_) => (pause * 2).min(INTERVAL),
-                    Err(error) => {
-                        tracing::error!(%error, "cannot replace rows of counts: tries again later");
-                        INTERVAL
-                    }
-                };
-            }
-        })
-    }
-
-    /// Goes over all rows once, or as far as [`MAX_TRANSACTIONS`] reach. The next pass continues there. Returns how many rows were
-    /// replaced or removed.
-    async fn pass(&self, after: &mut Option<Cursor>) -> Result<usize> {
-        let mut rows = 0;
-        for _ in 0..MAX_TRANSACTIONS {
-            let tx = self.store.begin().await?;
-            let folded = fold(&tx, &self.keys, after.as_ref()).await?;
-            match tx.commit().await {
-                Ok(_) => rows += folded.rows,
-                // Another node has done the same work, or a row that counted nothing counts again.
-                Err(Error::Conflict) => {}
-                Err(error) => return Err(error.into()),
-            }
-            let Folded { next, .. } = folded;
-            *after = next;
-            if after.is_none() {
-                break;
-            }
+/// Goes over all rows once, or as far as [`MAX_TRANSACTIONS`] reach. The next pass continues there. Returns how many rows were
+/// replaced or removed.
+async fn pass(store: &Store, keys: &Keyspace, after: &mut Option<Cursor>) -> Result<usize> {
+    let mut rows = 0;
+    for _ in 0..MAX_TRANSACTIONS {
+        let tx = store.begin().await?;
+        let folded = fold(&tx, keys, after.as_ref()).await?;
+        match tx.commit().await {
+            Ok(_) => rows += folded.rows,
+            // Another node has done the same work, or a row that counted nothing counts again.
+            Err(Error::Conflict) => {}
+            Err(error) => return Err(error.into()),
         }
-        Ok(rows)
+        let Folded { next, .. } = folded;
+        *after = next;
+        if after.is_none() {
+            break;
+        }
     }
+    Ok(rows)
 }

@@ -14,8 +14,8 @@
 //! start, and after each jump of its clock.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,6 +26,8 @@ use turnwise_queue::{Job, Keyspace, Result};
 use turnwise_store::Store;
 
 use crate::External;
+use crate::service::until_stopped;
+use crate::sync::lock;
 use crate::times::duration_us;
 
 /// The time between two checks.
@@ -70,10 +72,6 @@ struct Observation {
 }
 
 impl RunObservations {
-    fn runs(&self) -> MutexGuard<'_, BTreeMap<(String, String, u64), Observation>> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The observed time at the end of the current pause: an upper bound for an event that happens now.
     fn next_us(&self) -> i64 {
         self.observed_us.load(Relaxed).saturating_add(duration_us(CHECK_INTERVAL))
@@ -90,13 +88,13 @@ impl RunObservations {
         let (updated_us, changed_us) = (started_us, job.changed_us);
         let observation =
             Observation { updated_us, changed_us, since_us: now_us, begun_us: now_us, exact: true, keep_us };
-        self.runs().insert((job.job_type.clone(), worker.to_owned(), claim.number), observation);
+        lock(&self.runs).insert((job.job_type.clone(), worker.to_owned(), claim.number), observation);
     }
 
     /// Notes a report of a run.
     pub fn reported(&self, job_type: &str, worker: &str, claim: u64, updated_us: i64) {
         let since_us = self.next_us();
-        let mut all = self.runs();
+        let mut all = lock(&self.runs);
         if let Some(observation) = all.get_mut(&(job_type.to_owned(), worker.to_owned(), claim)) {
             (observation.updated_us, observation.since_us) = (updated_us, since_us);
         }
@@ -104,7 +102,7 @@ impl RunObservations {
 
     /// Forgets a run that has ended, or was taken back.
     pub fn ended(&self, job_type: &str, worker: &str, claim: u64) {
-        let mut all = self.runs();
+        let mut all = lock(&self.runs);
         // Most runs have no timeout.
         if !all.is_empty() {
             all.remove(&(job_type.to_owned(), worker.to_owned(), claim));
@@ -122,7 +120,7 @@ impl RunObservations {
     ) -> std::result::Result<(i64, bool), Over> {
         let observed_us = self.observed_us.load(Relaxed);
         let key = (due.job_type.clone(), due.claim.worker.clone(), due.claim.number);
-        let mut all = self.runs();
+        let mut all = lock(&self.runs);
         if all.len() >= MAX_OBSERVED && !all.contains_key(&key) {
             all.clear();
         }
@@ -152,7 +150,7 @@ impl RunObservations {
 
     fn prune(&self) {
         let observed_us = self.observed_us.load(Relaxed);
-        self.runs().retain(|_, observation| {
+        lock(&self.runs).retain(|_, observation| {
             observed_us.saturating_sub(observation.since_us.max(observation.begun_us)) <= observation.keep_us
         });
     }
@@ -186,26 +184,14 @@ struct Checks {
 impl Deadlines {
     /// Repeats checks until it is stopped.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            let runtime = self.store.runtime().clone();
+        until_stopped(stop, async move {
+            let runtime = self.store.runtime();
             let mut checks = Checks { at_us: runtime.now_us(), all: true, ..Checks::default() };
             loop {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    () = runtime.sleep(CHECK_INTERVAL) => {}
-                }
+                runtime.sleep(CHECK_INTERVAL).await;
                 self.external.run_observations.observed_us.fetch_add(duration_us(CHECK_INTERVAL), Relaxed);
-                let checked = async {
-                    if let Err(error) = self.check(&mut checks).await {
-                        tracing::error!(%error, "cannot check the deadlines of runs: tries again soon");
-                    }
-                };
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    () = checked => {}
+                if let Err(error) = self.check(&mut checks).await {
+                    tracing::error!(%error, "cannot check the deadlines of runs: tries again soon");
                 }
             }
         })

@@ -126,12 +126,11 @@ pub async fn runnable(
     let mut room: BTreeMap<Bucket, f64> = BTreeMap::new();
     for (bucket, most) in limits.into_iter().take(MAX_BUCKETS) {
         let running = concurrency::count(tx, keys, &bucket).await?;
-        room.insert(bucket, number(u64::from(most)) - number(running as u64));
+        room.insert(bucket, f64::from(most) - running as f64);
     }
     // How many jobs of each bucket there are, and which part of them may start.
-    let part = |pending: u64, sample: &Sample, jobs: usize| {
-        number(pending) * number(jobs as u64) / number(sample.jobs.max(1) as u64)
-    };
+    let part =
+        |pending: u64, sample: &Sample, jobs: usize| pending as f64 * jobs as f64 / sample.jobs.max(1) as f64;
     let of = |tenant: &String| samples.get(tenant).filter(|sample| sample.jobs > 0).unwrap_or(&all);
     let mut wanted: BTreeMap<&Bucket, f64> = BTreeMap::new();
     for (tenant, pending) in &largest {
@@ -152,7 +151,7 @@ pub async fn runnable(
         let which = (Startable::Locking, MAX_STARTABLE);
         let startable = locks::startable(store, tx, keys, rules, job_type, which).await?;
         if startable < MAX_STARTABLE {
-            unlocked = (number(startable as u64) / locking.max(1.0)).min(1.0);
+            unlocked = (startable as f64 / locking.max(1.0)).min(1.0);
         }
     }
     for (tenant, pending) in &largest {
@@ -163,7 +162,6 @@ pub async fn runnable(
             .map(|(bucket, of_bucket)| part(*pending, sample, *of_bucket) * admitted(bucket));
         let jobs = part(*pending, sample, sample.free) + limited.sum::<f64>();
         let locking = part(1, sample, sample.locking);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is not negative")]
         let jobs = (jobs * (1.0 - locking + locking * unlocked)).round() as u64;
         result.of_tenant.insert((*tenant).clone(), jobs);
     }
@@ -171,9 +169,4 @@ pub async fn runnable(
         result.oldest_us = None;
     }
     Ok(result)
-}
-
-#[allow(clippy::cast_precision_loss, reason = "far fewer than 2^52 jobs")]
-fn number(number: u64) -> f64 {
-    number as f64
 }

@@ -10,17 +10,17 @@
 //! Instability is reported immediately, stability only after a quiet period. Moving work costs more than waiting, and
 //! workers often start or stop in groups.
 
+use std::future::ready;
 use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::stream::{self, Stream};
+use futures::stream::{self, Stream, StreamExt};
 use md5::{Digest, Md5};
-use turnwise_queue::{Error, Keyspace, Result, workers};
+use turnwise_queue::{Error, Keyspace, workers};
 use turnwise_store::{Store, Watch};
 
-/// The pause after a read that failed permanently.
-const ERROR_PAUSE: Duration = Duration::from_secs(1);
+use crate::times::ERROR_PAUSE;
 
 /// A change of the membership.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,10 +41,20 @@ pub fn membership_events(
     quiet_period: Duration,
 ) -> impl Stream<Item = Membership> + Send {
     let events = Events { store, keys, job_type: job_type.to_owned(), quiet_period };
-    stream::unfold((events, Phase::Start { start_period }), |(events, phase)| async move {
-        let (event, phase) = events.next(phase).await;
-        Some((event, (events, phase)))
-    })
+    let begin = (events, Phase::Settling(start_period));
+    let later = stream::unfold(begin, move |(events, phase)| async move {
+        Some(match phase {
+            Phase::Settling(period) => {
+                let (version, members) = events.settle(period).await;
+                (Membership::Stable(members), (events, Phase::Settled(version)))
+            }
+            Phase::Settled(version) => {
+                events.change(version).await;
+                (Membership::Unstable, (events, Phase::Settling(quiet_period)))
+            }
+        })
+    });
+    stream::once(ready(Membership::Unstable)).chain(later)
 }
 
 /// The member that owns a key, if there are members: the one with the highest hash of member and key. Callers with the
@@ -68,26 +78,13 @@ struct Events {
 }
 
 enum Phase {
-    Start { start_period: Duration },
-    Settling { period: Duration },
-    Settled { version: Option<Bytes> },
+    /// Until nothing has changed for this period.
+    Settling(Duration),
+    /// Until this version changes.
+    Settled(Option<Bytes>),
 }
 
 impl Events {
-    async fn next(&self, phase: Phase) -> (Membership, Phase) {
-        match phase {
-            Phase::Start { start_period } => (Membership::Unstable, Phase::Settling { period: start_period }),
-            Phase::Settling { period } => {
-                let (version, members) = self.settle(period).await;
-                (Membership::Stable(members), Phase::Settled { version })
-            }
-            Phase::Settled { version } => {
-                self.change(version).await;
-                (Membership::Unstable, Phase::Settling { period: self.quiet_period })
-            }
-        }
-    }
-
     /// Waits until nothing has changed for a period.
     async fn settle(&self, period: Duration) -> (Option<Bytes>, Vec<String>) {
         let (mut version, mut members) = self.read().await;
@@ -121,24 +118,19 @@ impl Events {
 
     /// Reads version and members in one snapshot.
     async fn read(&self) -> (Option<Bytes>, Vec<String>) {
+        let (keys, job_type) = (&self.keys, self.job_type.as_str());
         loop {
-            match self.try_read().await {
+            let read = self.store.transact(|tx| async move {
+                let version = tx.get(&keys.workers_versionstamp(job_type)).await?;
+                let members = workers::list(&tx, keys, job_type).await?;
+                Ok::<_, Error>((version, members.into_iter().map(|worker| worker.id).collect()))
+            });
+            match read.await {
                 Ok(read) => return read,
                 Err(error) => tracing::error!(%error, "cannot read the membership: tries again"),
             }
             self.sleep(ERROR_PAUSE).await;
         }
-    }
-
-    async fn try_read(&self) -> Result<(Option<Bytes>, Vec<String>)> {
-        let (keys, job_type) = (&self.keys, self.job_type.as_str());
-        self.store
-            .transact(|tx| async move {
-                let version = tx.get(&keys.workers_versionstamp(job_type)).await?;
-                let members = workers::list(&tx, keys, job_type).await?;
-                Ok::<_, Error>((version, members.into_iter().map(|worker| worker.id).collect()))
-            })
-            .await
     }
 
     async fn watch(&self, seen: Option<Bytes>) -> Watch {

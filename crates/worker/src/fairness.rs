@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use turnwise_policy::fair_share::{Fairness, Shares, rfc};
-use turnwise_queue::usage::{Boost, Charged};
+use turnwise_queue::usage::Charged;
 
 /// How tenants share the slots for jobs of a type.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -51,9 +51,4 @@ impl Default for RotationRules {
 pub fn usage_of(charged: &Charged) -> rfc::Usage {
     let Charged { usage_us, accumulated_us, period, .. } = *charged;
     rfc::Usage { usage_us, accumulated_us, period }
-}
-
-/// The increase of the keys that a row holds.
-pub fn boost_of(Boost { v, at_us, coeff, interval_us }: Boost) -> rfc::Boost {
-    rfc::Boost { v, at_us, coeff, interval_us }
 }

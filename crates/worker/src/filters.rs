@@ -1,6 +1,6 @@
 //! The filters that a worker applies to a job before it starts, and the release of jobs when filters change.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -8,24 +8,25 @@ use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::eligibility::concurrency::{Limit, of_job};
 use turnwise_policy::eligibility::condition::{Condition, Subject, Truth, Value};
-use turnwise_policy::eligibility::filters::{Filters as Rules, Verdict};
+use turnwise_policy::eligibility::filters::{Filters, Verdict};
 use turnwise_queue::selection::{Members, searching};
 use turnwise_queue::{Error, Job, Keyspace, Result, concurrency, filters, jobs, webhooks};
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction, Watch};
 
-use crate::service::keep_up;
+use crate::service::{keep_up, until_stopped};
+use crate::sync::lock;
 
 /// The maximum number of paused jobs that one transaction reads.
 const BATCH: usize = 200;
 
 /// The filters, as last read.
 #[derive(Default)]
-pub(crate) struct FilterCache(Mutex<Option<(Bytes, Arc<Rules>)>>);
+pub(crate) struct FilterCache(Mutex<Option<(Bytes, Arc<Filters>)>>);
 
 /// The filters of one pass.
 pub(crate) struct FilterSet {
     stamp: Bytes,
-    rules: Arc<Rules>,
+    rules: Arc<Filters>,
 }
 
 impl FilterCache {
@@ -36,18 +37,18 @@ impl FilterCache {
             return Ok(None);
         }
         let Some(stamp) = filters::stamp(tx, keys).await? else { return Ok(None) };
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let known = lock(&self.0).clone();
         let rules = match known {
             Some((seen, rules)) if seen == stamp => rules,
             _ => {
-                let rules = Rules::new(filters::list(tx, keys).await?);
+                let rules = Filters::new(filters::list(tx, keys).await?);
                 // Filters are checked before they are written, but this release may not know those of a newer one.
                 // It is better to start no job than to start one that such a filter forbids.
                 let rules = rules.map_err(|(id, mistake)| {
                     Error::Store(StoreError::Corrupt(format!("filter {id}: {mistake}")))
                 })?;
                 let rules = Arc::new(rules);
-                *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((stamp.clone(), rules.clone()));
+                *lock(&self.0) = Some((stamp.clone(), rules.clone()));
                 rules
             }
         };
@@ -79,7 +80,7 @@ impl FilterSet {
         now_us: i64,
     ) -> Result<Admission> {
         let Some(job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Admission::Filtered) };
-        match self.verdict(&job, self.options(tx, keys, &job).await?.as_deref()).await {
+        match self.verdict(tx, keys, &job).await? {
             Verdict::Accept => return Ok(Admission::Admitted(None)),
             Verdict::Concurrency(rule) => return Ok(Admission::Admitted(rule.concurrency())),
             Verdict::Pause(rule) => {
@@ -94,20 +95,16 @@ impl FilterSet {
         Ok(Admission::Filtered)
     }
 
-    /// A job's options, if some filter asks for them.
-    async fn options(&self, tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<Box<RawValue>>> {
-        Ok(match self.rules.ask_for_options() {
+    async fn verdict(&self, tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Verdict<'_>> {
+        let options = match self.rules.ask_for_options() {
             true => Some(jobs::options(tx, keys, job).await?),
             false => None,
-        })
-    }
-
-    async fn verdict(&self, job: &Job, options: Option<&RawValue>) -> Verdict<'_> {
+        };
         let judge = || {
-            let members = Members::new(options);
+            let members = Members::new(options.as_deref());
             self.rules.judge(&subject(job, &|path| members.option(path)))
         };
-        searching(self.rules.pattern_bytes(), judge).await
+        Ok(searching(self.rules.pattern_bytes(), judge).await)
     }
 }
 
@@ -120,7 +117,7 @@ impl FilterCache {
         job: &Job,
     ) -> Result<Option<Vec<Limit>>> {
         let Some(filters) = filters else { return Ok(Some(of_job(None, &job.reasons))) };
-        let limit = match filters.verdict(job, filters.options(tx, keys, job).await?.as_deref()).await {
+        let limit = match filters.verdict(tx, keys, job).await? {
             Verdict::Accept => None,
             Verdict::Concurrency(rule) => rule.concurrency(),
             Verdict::Pause(_) | Verdict::Reject(_) => return Ok(None),
@@ -151,46 +148,32 @@ fn subject<'a>(job: &'a Job, option: &'a dyn Fn(&[String]) -> Option<Value>) -> 
     }
 }
 
-/// When filters change, returns paused jobs, and jobs that filters limit, to the queue ([`filters::release`],
-/// [`concurrency::release_old`]). Any number of servers may do this at the same time.
-#[derive(Clone)]
-pub struct Filters {
-    /// The store that holds the jobs.
-    pub store: Store,
-    /// Its keys.
-    pub keys: Keyspace,
+/// Returns paused jobs, and jobs that filters limit, to the queue ([`filters::release`], [`concurrency::release_old`]): once at its start,
+/// and again after each change of the filters, until it is stopped. Any number of servers may do this at the same time.
+pub fn release_filtered((store, keys): (Store, Keyspace), stop: CancellationToken) -> BoxFuture<'static, ()> {
+    until_stopped(stop, async move {
+        keep_up(&store, "cannot release paused jobs", || pass(&store, &keys)).await;
+    })
 }
 
-impl Filters {
-    /// Checks all paused jobs once, and again after each change of the filters, until it is stopped.
-    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            keep_up(&self.store, &stop, "cannot release paused jobs", || self.pass()).await;
-        })
-    }
-
-    async fn pass(&self) -> Result<Watch> {
-        let (store, keys) = (&self.store, &self.keys);
-        let row = &keys.filters_versionstamp();
-        let seen = store.begin().await?.get_with(row, Isolation::Snapshot).await?;
-        let mut cursor: Option<filters::Cursor> = None;
-        loop {
-            let after = cursor.as_ref();
-            cursor =
-                store.transact(|tx| async move { filters::release(&tx, keys, after, BATCH).await }).await?;
-            if cursor.is_none() {
-                break;
-            }
+async fn pass(store: &Store, keys: &Keyspace) -> Result<Watch> {
+    let row = &keys.filters_versionstamp();
+    let seen = store.begin().await?.get_with(row, Isolation::Snapshot).await?;
+    let mut cursor: Option<filters::Cursor> = None;
+    loop {
+        let after = cursor.as_ref();
+        cursor = store.transact(|tx| async move { filters::release(&tx, keys, after, BATCH).await }).await?;
+        if cursor.is_none() {
+            break;
         }
-        loop {
-            let after = cursor.as_ref();
-            cursor = store
-                .transact(|tx| async move { concurrency::release_old(&tx, keys, after, BATCH).await })
-                .await?;
-            if cursor.is_none() {
-                return Ok(store.watch(row.clone(), seen).await?);
-            }
+    }
+    loop {
+        let after = cursor.as_ref();
+        cursor = store
+            .transact(|tx| async move { concurrency::release_old(&tx, keys, after, BATCH).await })
+            .await?;
+        if cursor.is_none() {
+            return Ok(store.watch(row.clone(), seen).await?);
         }
     }
 }

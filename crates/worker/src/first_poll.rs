@@ -11,7 +11,7 @@ use std::any::Any;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use tokio::sync::oneshot;
@@ -19,6 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::Outcome;
 use crate::run::ClaimedJob;
+use crate::sync::lock;
 
 /// A handler that runs a job.
 pub(crate) type HandlerFuture = Pin<Box<dyn Future<Output = Outcome> + Send>>;
@@ -51,10 +52,6 @@ enum Stage {
 }
 
 impl FirstPoll {
-    fn stage(&self) -> MutexGuard<'_, Stage> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Polls the handler of `job` once, unless `may_begin` forbids it. `None` if the run was taken over meanwhile.
     ///
     /// A caller that asks a run to end does so before it calls [`FirstPoll::take`]. `may_begin` is called after the poll counts as begun, so
@@ -65,7 +62,7 @@ impl FirstPoll {
         job: &Arc<ClaimedJob>,
         may_begin: impl FnOnce() -> bool,
     ) -> Option<Polled> {
-        *self.stage() = Stage::Now(job.clone(), tracing::Span::current());
+        *lock(&self.0) = Stage::Now(job.clone(), tracing::Span::current());
         let polled = match may_begin() {
             false => Polled::Waits(handler),
             true => {
@@ -80,7 +77,7 @@ impl FirstPoll {
                 }
             }
         };
-        match std::mem::take(&mut *self.stage()) {
+        match std::mem::take(&mut *lock(&self.0)) {
             Stage::Taken(supervisor) => {
                 // If the supervisor has given up, the handler is dropped.
                 let _ = supervisor.send(polled);
@@ -92,7 +89,7 @@ impl FirstPoll {
 
     /// Takes the run over, if the first poll of its handler is going on.
     pub fn take(&self) -> Option<(Arc<ClaimedJob>, tracing::Span, Handler)> {
-        let mut stage = self.stage();
+        let mut stage = lock(&self.0);
         match std::mem::take(&mut *stage) {
             Stage::Now(job, span) => {
                 let (supervisor, polled) = oneshot::channel();

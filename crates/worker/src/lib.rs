@@ -7,11 +7,11 @@
 //! Workers of one type monitor each other's heartbeats ([`neighbours`]). A server:
 //! - acts for external workers, written in any language ([`External`]), and monitors them ([`Monitor`]);
 //! - enforces the timeouts of their runs ([`Deadlines`]);
-//! - releases blocked jobs when their dependencies have ended ([`Dependencies`]);
-//! - releases paused jobs when filters change ([`Filters`]);
+//! - releases blocked jobs when their dependencies have ended ([`settle_dependencies`]);
+//! - releases paused jobs when filters change ([`release_filtered`]);
 //! - removes jobs that ended long ago ([`Retention`]);
 //! - records events, while a client follows them ([`Recorder`]);
-//! - keeps its clock in step with the store's ([`Timekeeper`]).
+//! - keeps its clock in step with the store's ([`keep_clock`]).
 //!
 //! Servers are members, too ([`join_nodes`]).
 //!
@@ -62,28 +62,28 @@ mod retention;
 mod run;
 mod service;
 mod spans;
+mod sync;
 mod tenant_filter;
 mod timekeeper;
 mod times;
 mod worker;
 
-pub use counts::Counts;
+pub use counts::fold_counts;
 pub use deadlines::Deadlines;
 pub use demand::{Runnable, runnable};
-pub use dependencies::Dependencies;
+pub use dependencies::settle_dependencies;
 pub use events::{Membership, membership_events, owner};
 pub use external::{
-    Accepted, External, ExternalEnd, ExternalOptions, Given, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, Pinged,
-    RunEnd, Wanted,
+    Accepted, External, ExternalEnd, Given, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, Pinged, RunEnd, Wanted,
 };
 pub use fair_share::TenantCharges;
-pub use fairness::{FairRules, RotationRules, boost_of, usage_of};
-pub use filters::{Filters, holds as filter_holds};
+pub use fairness::{FairRules, RotationRules, usage_of};
+pub use filters::{holds as filter_holds, release_filtered};
 pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
 pub use live::Live;
 pub use locks::{LockError, QueueRules, Startable, Weight, startable, weigh};
 pub use metrics::{CrashKind, JOB_BOUNDS_US, MAX_TYPES, Metrics, OTHER_TYPES, RunResult, TypeMetrics};
-pub use monitor::{Monitor, MonitorOptions};
+pub use monitor::Monitor;
 pub use nodes::{Joined, join_nodes};
 pub use options::{Options, Tunables};
 pub use pass::{Passes, QueueHead, compared, explain};
@@ -93,6 +93,6 @@ pub use spans::{
     ChildSpan, MAX_CHILDREN, MAX_REASON_BYTES, Producer, RunSpans, Span, SpanKind, SpanSink, SpanValue, Spans,
 };
 pub use tenant_filter::TenantFilter;
-pub use timekeeper::Timekeeper;
+pub use timekeeper::keep_clock;
 pub use times::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
 pub use worker::Worker;

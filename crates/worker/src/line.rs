@@ -4,10 +4,11 @@
 //! different tenants shared a line, the first one could not take what the next one could. Passes wait for their turn.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::OwnedMutexGuard;
 
+use crate::sync::lock;
 /// Lines, one per job type.
 #[derive(Default)]
 pub(crate) struct Lines {
@@ -35,19 +36,15 @@ impl Lines {
     /// Returns once every worker that joined the line earlier has left.
     pub async fn join(self: &Arc<Self>, job_type: &str, tenants: Option<&str>) -> First {
         let key = (job_type.to_owned(), tenants.map(str::to_owned));
-        let line = self.lock().entry(key.clone()).or_default().clone();
+        let line = lock(&self.by_key).entry(key.clone()).or_default().clone();
         let position = Position { lines: self.clone(), key };
         First { _first: line.lock_owned().await, _position: position }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>> {
-        self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Position {
     fn drop(&mut self) {
-        let mut by_key = self.lines.lock();
+        let mut by_key = lock(&self.lines.by_key);
         if by_key.get(&self.key).is_some_and(|line| Arc::strong_count(line) == 1) {
             by_key.remove(&self.key);
         }

@@ -23,11 +23,7 @@ impl<T> Live<T> {
     where
         T: PartialEq,
     {
-        self.0.send_if_modified(|current| {
-            let modified = *current != value;
-            *current = value;
-            modified
-        })
+        self.update(|_| value)
     }
 
     /// Changes the value in one step. Returns whether it has changed; an equal value wakes no receiver.

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use turnwise_queue::workers::{GivenBack, Removal};
+use turnwise_queue::workers::{Removal, RunSummary};
 use turnwise_queue::{Context, Error, Health, Keyspace, Result, modes, workers};
 use turnwise_store::Store;
 
 use crate::Options;
 use crate::metrics::{CrashKind, Metrics, TypeMetrics};
-use crate::spans::RunOutcome;
+use crate::spans::{RunOutcome, Spans};
 use crate::times::duration_us;
 
 /// The number of jobs that one transaction gives back for a lost worker.
@@ -44,10 +44,10 @@ pub(crate) fn new_id(store: &Store) -> (String, i64) {
 /// The membership row of a worker in this process.
 pub(crate) fn row(id: &str, started_us: i64, options: &Options) -> workers::Worker {
     workers::Worker {
-        bounds: options.bounds,
+        bounds: options.tunables.bounds,
         health_timeout_us: duration_us(options.health_timeout),
         node_options: options.node_options.clone(),
-        ..workers::Worker::new(id, &options.node, started_us, options.max_jobs)
+        ..workers::Worker::new(id, &options.node, started_us, options.tunables.max_jobs)
     }
 }
 
@@ -71,90 +71,75 @@ pub(crate) async fn join(
         .await
 }
 
-/// Removes a worker, in as many transactions as necessary, and passes the runs that this ends to `report`.
-pub(crate) async fn remove(
-    store: &Store,
-    keys: &Keyspace,
-    job_type: &str,
-    worker: &str,
-    why: Removal,
-    max_history: usize,
-    report: impl Fn(&[GivenBack]),
-) -> Result<()> {
-    loop {
-        let now_us = store.runtime().now_us();
-        let removed = store
-            .transact(|tx| async move {
-                let context = Context::new(&tx, keys, job_type, now_us, max_history);
-                workers::remove_some(context, worker, why, REMOVE_BATCH).await
-            })
-            .await?;
-        report(&removed.given_back);
-        if removed.done {
-            return Ok(());
+/// A worker that is removed.
+#[derive(Clone, Copy)]
+pub(crate) struct Leaving<'a> {
+    pub store: &'a Store,
+    pub keys: &'a Keyspace,
+    pub job_type: &'a str,
+    pub worker: &'a str,
+    /// The number of history entries that its jobs keep.
+    pub max_history: usize,
+    /// Where the spans of its runs go.
+    pub spans: &'a Spans,
+}
+
+impl Leaving<'_> {
+    /// Removes it, in as many transactions as necessary, and passes the runs that this ends, with the time, to `report`. If `seen` is
+    /// given, does so only as long as its health is that. Returns whether it has removed it.
+    pub async fn remove(
+        &self,
+        why: Removal,
+        seen: Option<Health>,
+        report: impl Fn(&[RunSummary], i64),
+    ) -> Result<bool> {
+        let Leaving { store, keys, job_type, worker, max_history, spans } = *self;
+        let outcome = match why {
+            Removal::Left => RunOutcome::STOPPED,
+            Removal::Lost => RunOutcome::lost(worker),
+        };
+        loop {
+            let now_us = store.runtime().now_us();
+            let removed = store
+                .transact(|tx| async move {
+                    if seen.is_some() && workers::health(&tx, keys, job_type, worker).await? != seen {
+                        return Ok(None);
+                    }
+                    let context = Context::new(&tx, keys, job_type, now_us, max_history);
+                    workers::remove_some(context, worker, why, REMOVE_BATCH).await.map(Some)
+                })
+                .await?;
+            let Some(removed) = removed else { return Ok(false) };
+            report(&removed.given_back, now_us);
+            spans.given_back(job_type, worker, &removed.given_back, &outcome, now_us);
+            if removed.done {
+                return Ok(true);
+            }
         }
     }
-}
 
-/// Removes a worker that was found dead, unless its counter has moved since then. If the removal fails, the next check
-/// of its watcher retries it.
-pub(crate) async fn remove_dead(
-    store: &Store,
-    keys: &Keyspace,
-    (job_type, worker): (&str, &str),
-    seen: Health,
-    max_history: usize,
-    metrics: &Metrics,
-) {
-    remove_dead_and(store, keys, (job_type, worker), seen, max_history, metrics, |_| ()).await;
-}
-
-/// Like [`remove_dead`], and passes the runs that this ends to `report`.
-pub(crate) async fn remove_dead_and(
-    store: &Store,
-    keys: &Keyspace,
-    (job_type, worker): (&str, &str),
-    seen: Health,
-    max_history: usize,
-    metrics: &Metrics,
-    report: impl Fn(&[GivenBack]),
-) {
-    tracing::warn!(worker, job_type, "misses its heartbeats: it is removed, and its jobs are taken away");
-    loop {
-        let now_us = store.runtime().now_us();
-        let removed = store
-            .transact(|tx| async move {
-                match workers::health(&tx, keys, job_type, worker).await? {
-                    Some(health) if health == seen => {
-                        let context = Context::new(&tx, keys, job_type, now_us, max_history);
-                        workers::remove_some(context, worker, Removal::Lost, REMOVE_BATCH).await.map(Some)
-                    }
-                    // Its counter has moved, or another watcher has removed it.
-                    _ => Ok(None),
-                }
-            })
-            .await;
-        match removed {
-            Ok(Some(removed)) => {
-                let metrics = metrics.of(job_type);
-                count_lost(metrics, &removed.given_back, now_us);
-                report(&removed.given_back);
-                if removed.done {
-                    metrics.workers_lost.add(1);
-                    return;
-                }
-            }
-            Ok(None) => return,
+    /// Removes it because it was found dead, unless its counter has moved since then, or another watcher has removed it. Passes the runs
+    /// that this ends to `charge`. If the removal fails, the next check of its watcher retries it.
+    pub async fn remove_dead(&self, seen: Health, metrics: &Metrics, charge: impl Fn(&[RunSummary])) {
+        let Leaving { job_type, worker, .. } = *self;
+        tracing::warn!(worker, job_type, "misses its heartbeats: it is removed, and its jobs are taken away");
+        let metrics = metrics.of(job_type);
+        let report = |runs: &[RunSummary], now_us: i64| {
+            count_lost(metrics, runs, now_us);
+            charge(runs);
+        };
+        match self.remove(Removal::Lost, Some(seen), report).await {
+            Ok(true) => metrics.workers_lost.add(1),
+            Ok(false) => {}
             Err(error) => {
                 tracing::error!(worker, job_type, %error, "cannot remove a dead worker: tries again later");
-                return;
             }
         }
     }
 }
 
 /// Counts the runs that the removal of a lost worker has ended.
-fn count_lost(metrics: &TypeMetrics, runs: &[GivenBack], now_us: i64) {
+fn count_lost(metrics: &TypeMetrics, runs: &[RunSummary], now_us: i64) {
     for run in runs {
         metrics.taken(CrashKind::Lost, now_us.saturating_sub(run.started_us));
     }
@@ -184,15 +169,11 @@ pub(crate) async fn remove_predecessors(
                 Ok::<_, turnwise_queue::Error>((dead, last))
             })
             .await?;
-        for worker in page {
+        for worker in &page {
             tracing::info!(%worker, job_type, "an earlier worker did not leave by itself: its jobs are taken away");
-            let metrics = options.metrics.of(job_type);
-            let report = |runs: &[GivenBack]| {
-                let (lost, now_us) = (RunOutcome::lost(&worker), store.runtime().now_us());
-                count_lost(metrics, runs, now_us);
-                options.spans.given_back(job_type, &worker, runs, &lost, now_us);
-            };
-            remove(store, keys, job_type, &worker, Removal::Lost, options.max_history, report).await?;
+            let (metrics, max_history) = (options.metrics.of(job_type), options.tunables.max_history);
+            let leaving = Leaving { store, keys, job_type, worker, max_history, spans: &options.spans };
+            leaving.remove(Removal::Lost, None, |runs, now_us| count_lost(metrics, runs, now_us)).await?;
             metrics.workers_lost.add(1);
         }
         if last.is_none() {
@@ -224,11 +205,13 @@ mod tests {
         store.transact(|tx| async move { workers::register(&tx, keys, "t", row) }).await.expect("registers");
         let seen = health().await.expect("a member");
         store.transact(|tx| async move { workers::ping(&tx, keys, "t", "w", 1).await }).await.expect("pings");
-        let metrics = Metrics::default();
-        remove_dead(&store, keys, ("t", "w"), seen, 20, &metrics).await;
+        let (metrics, spans) = (Metrics::default(), Spans::default());
+        let leaving =
+            Leaving { store: &store, keys, job_type: "t", worker: "w", max_history: 20, spans: &spans };
+        leaving.remove_dead(seen, &metrics, |_| ()).await;
         let moved = health().await.expect("removed though it lives");
         assert_eq!(metrics.of("t").workers_lost.get(), 0);
-        remove_dead(&store, keys, ("t", "w"), moved, 20, &metrics).await;
+        leaving.remove_dead(moved, &metrics, |_| ()).await;
         assert_eq!((health().await, metrics.of("t").workers_lost.get()), (None, 1));
     }
 }

@@ -54,26 +54,19 @@ pub enum RunResult {
 }
 
 impl RunResult {
-    /// All results.
-    pub const ALL: [RunResult; 6] = [
-        RunResult::Completed,
-        RunResult::Failed,
-        RunResult::Crashed,
-        RunResult::Stopped,
-        RunResult::Preempted,
-        RunResult::Parked,
+    /// All results in their order, each with its name in metrics.
+    pub const ALL: [(RunResult, &'static str); 6] = [
+        (RunResult::Completed, "completed"),
+        (RunResult::Failed, "failed"),
+        (RunResult::Crashed, "crashed"),
+        (RunResult::Stopped, "stopped"),
+        (RunResult::Preempted, "preempted"),
+        (RunResult::Parked, "parked"),
     ];
 
     /// Its name in metrics.
     pub fn name(self) -> &'static str {
-        match self {
-            RunResult::Completed => "completed",
-            RunResult::Failed => "failed",
-            RunResult::Crashed => "crashed",
-            RunResult::Stopped => "stopped",
-            RunResult::Preempted => "preempted",
-            RunResult::Parked => "parked",
-        }
+        Self::ALL[self as usize].1
     }
 }
 
@@ -107,25 +100,14 @@ pub enum CrashKind {
 }
 
 impl CrashKind {
-    /// All kinds.
-    pub const ALL: [CrashKind; 5] = [
-        CrashKind::Error,
-        CrashKind::Panic,
-        CrashKind::Timeout,
-        CrashKind::HeartbeatTimeout,
-        CrashKind::Lost,
+    /// All kinds in their order, each with its name in metrics.
+    pub const ALL: [(CrashKind, &'static str); 5] = [
+        (CrashKind::Error, "error"),
+        (CrashKind::Panic, "panic"),
+        (CrashKind::Timeout, "timeout"),
+        (CrashKind::HeartbeatTimeout, "heartbeat_timeout"),
+        (CrashKind::Lost, "lost"),
     ];
-
-    /// Its name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            CrashKind::Error => "error",
-            CrashKind::Panic => "panic",
-            CrashKind::Timeout => "timeout",
-            CrashKind::HeartbeatTimeout => "heartbeat_timeout",
-            CrashKind::Lost => "lost",
-        }
-    }
 }
 
 impl From<Over> for CrashKind {
@@ -280,10 +262,10 @@ mod tests {
     #[test]
     fn results_and_kinds_are_counted_at_their_own_places() {
         let metrics = TypeMetrics::default();
-        for (n, result) in RunResult::ALL.into_iter().enumerate() {
+        for (n, (result, _)) in RunResult::ALL.into_iter().enumerate() {
             assert_eq!(result as usize, n);
         }
-        for (n, kind) in CrashKind::ALL.into_iter().enumerate() {
+        for (n, (kind, _)) in CrashKind::ALL.into_iter().enumerate() {
             assert_eq!(kind as usize, n);
         }
         metrics.ended(RunResult::Completed, CrashKind::default(), 3);

@@ -16,33 +16,18 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::workers::GivenBack;
-use turnwise_queue::{DEFAULT_MAX_HISTORY, Health, Keyspace, Result, workers as rows};
+use turnwise_queue::workers::RunSummary;
+use turnwise_queue::{Health, Keyspace, Result, workers as rows};
 use turnwise_store::{Condition as StoreCondition, Store};
 
-use crate::membership::remove_dead_and;
+use crate::membership::Leaving;
 use crate::neighbours::{Condition, Observations};
-use crate::spans::RunOutcome;
-use crate::times::{DEFAULT_HEALTH_INTERVAL, duration_us};
-use crate::{External, Live};
+use crate::service::until_stopped;
+use crate::times::duration_us;
+use crate::{External, Options};
 
 /// The maximum number of workers, of any type, that one read returns.
 const BATCH: usize = 1_000;
-
-/// Settings of the monitor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MonitorOptions {
-    /// The time between two checks; at most half of any worker's timeout.
-    pub interval: Duration,
-    /// The number of history entries that a job keeps.
-    pub max_history: usize,
-}
-
-impl Default for MonitorOptions {
-    fn default() -> Self {
-        MonitorOptions { interval: DEFAULT_HEALTH_INTERVAL, max_history: DEFAULT_MAX_HISTORY }
-    }
-}
 
 /// State that is kept from one check to the next.
 #[derive(Default)]
@@ -59,34 +44,19 @@ pub struct Monitor {
     pub store: Store,
     /// Its keys.
     pub keys: Keyspace,
-    /// Settings.
-    pub options: Live<MonitorOptions>,
-    /// Charges the runs of the workers that are removed.
+    /// Charges the runs of the workers that are removed, and has the settings: a check follows each interval of heartbeats.
     pub external: External,
 }
 
 impl Monitor {
     /// Removes workers that miss their heartbeats, until it is stopped.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            let runtime = self.store.runtime().clone();
+        until_stopped(stop, async move {
             let mut state = MonitorState::default();
             loop {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    () = runtime.sleep(self.options.get().interval) => {}
-                }
-                let removed = async {
-                    if let Err(error) = self.check(&mut state).await {
-                        tracing::error!(%error, "cannot check the workers: tries again soon");
-                    }
-                };
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    () = removed => {}
+                self.store.runtime().sleep(self.external.options.health_interval).await;
+                if let Err(error) = self.check(&mut state).await {
+                    tracing::error!(%error, "cannot check the workers: tries again soon");
                 }
             }
         })
@@ -95,12 +65,12 @@ impl Monitor {
     /// Checks all workers once, and removes the dead ones.
     async fn check(&self, state: &mut MonitorState) -> Result<()> {
         let keys = &self.keys;
-        let MonitorOptions { interval, max_history } = self.options.get();
+        let Options { health_interval: interval, spans, metrics, .. } = &*self.external.options;
+        let (interval, max_history) = (*interval, self.external.tunables().get().max_history);
         if self.no_worker_can_ping(state, interval) {
             state.types.clear();
             return Ok(());
         }
-        let spans = self.external.options().get().spans;
         let types = &mut state.types;
         let by_type = self.workers().await?;
         types.retain(|name, _| by_type.contains_key(name));
@@ -114,16 +84,15 @@ impl Monitor {
             let checked = observations.check(patient.collect());
             for ((worker, health), (_, _, condition)) in workers.into_iter().zip(checked) {
                 if condition == Condition::Dead {
+                    let (job_type, worker) = (&job_type, &worker);
+                    let dead = Leaving { store: &self.store, keys, job_type, worker, max_history, spans };
                     // A worker inside a process charges its own runs.
-                    let charge = |runs: &[GivenBack]| {
+                    let charge = |runs: &[RunSummary]| {
                         if health.external {
-                            self.external.given_back(&job_type, &worker, runs);
+                            self.external.given_back(job_type, worker, runs);
                         }
-                        let (lost, now_us) = (RunOutcome::lost(&worker), self.store.runtime().now_us());
-                        spans.given_back(&job_type, &worker, runs, &lost, now_us);
                     };
-                    let (dead, metrics) = ((job_type.as_str(), worker.as_str()), &self.external.metrics);
-                    remove_dead_and(&self.store, keys, dead, health, max_history, metrics, charge).await;
+                    dead.remove_dead(health, metrics, charge).await;
                 }
             }
         }

@@ -12,15 +12,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use turnwise_queue::nodes::{self, NODE_TYPE};
 use turnwise_queue::{Error, Health, Keyspace, NodeOptions, Result, clock, workers};
 use turnwise_store::Store;
 
-use crate::membership::{check_health_times, new_id, remove_dead, remove_predecessors, row};
-use crate::{JobContext, JobHandler, Options, Outcome, Worker};
+use crate::membership::{Leaving, check_health_times, new_id, remove_predecessors, row};
+use crate::{Options, Outcome, Tunables, Worker, handler_fn};
 
 /// The maximum number of dead nodes of the same name that a starting node removes.
 const MAX_NAMESAKES: usize = 10;
@@ -56,7 +55,8 @@ pub fn join_nodes<'a>(
     // Boxed, so that the crates that await it do not compile it again.
     Box::pin(async move {
         check_health_times(options.health_interval, options.health_timeout)?;
-        let options = Options { max_jobs: 0, bounds: None, node_options: Some(node), ..options.clone() };
+        let tunables = Tunables { max_jobs: 0, bounds: None, ..options.tunables.clone() };
+        let options = Options { node_options: Some(node), tunables, ..options.clone() };
         let bounded_store = match patience {
             Some(patience) => store.impatient(patience),
             None => store.clone(),
@@ -82,13 +82,17 @@ pub fn join_nodes<'a>(
                 })
                 .await?;
             let Some(namesake) = namesake else {
-                let idle = Arc::new(Idle);
+                // Never called, because a node has no slots.
+                let idle =
+                    Arc::new(handler_fn(|_| async { Outcome::Failed("nodes run no jobs".to_owned()) }));
                 let worker = Worker::registered(store.clone(), keys.clone(), NODE_TYPE, idle, options, id);
                 return Ok(Joined::Node(worker));
             };
             let liveness = match (&own.node_options, &namesake.node_options) {
                 (Some(own), Some(other)) if own.place.is_some() && own.place == other.place => {
-                    replaced(&bounded_store, keys, &namesake).await?
+                    // This process replaces it.
+                    let health = read_health(&bounded_store, keys, &namesake.id).await?;
+                    health.map_or(Liveness::Gone, |(health, _)| Liveness::Dead(health))
                 }
                 _ => watch_liveness(&bounded_store, keys, &namesake).await?,
             };
@@ -98,8 +102,10 @@ pub fn join_nodes<'a>(
                     return Ok(Joined::NameTaken { id: namesake.id, url });
                 }
                 Liveness::Dead(health) => {
-                    let node = (NODE_TYPE, namesake.id.as_str());
-                    remove_dead(store, keys, node, health, options.max_history, &options.metrics).await;
+                    let (max_history, spans) = (options.tunables.max_history, &options.spans);
+                    let (job_type, worker) = (NODE_TYPE, namesake.id.as_str());
+                    let dead = Leaving { store, keys, job_type, worker, max_history, spans };
+                    dead.remove_dead(health, &options.metrics, |_| ()).await;
                 }
                 Liveness::Gone => {}
             }
@@ -119,11 +125,6 @@ enum Liveness {
     Dead(Health),
     /// It has left, or was removed.
     Gone,
-}
-
-/// The state of a node that this process replaces: it is dead, or gone.
-async fn replaced(store: &Store, keys: &Keyspace, node: &workers::Worker) -> Result<Liveness> {
-    Ok(read_health(store, keys, &node.id).await?.map_or(Liveness::Gone, |(health, _)| Liveness::Dead(health)))
 }
 
 /// Watches a node until its counter moves, or has not moved for too long.
@@ -163,14 +164,4 @@ async fn read_health(store: &Store, keys: &Keyspace, id: &str) -> Result<Option<
             Ok(Some((health, value)))
         })
         .await
-}
-
-/// A handler that is never called, because a node has no slots.
-struct Idle;
-
-#[async_trait]
-impl JobHandler for Idle {
-    async fn run(&self, _: JobContext) -> Outcome {
-        Outcome::Failed("nodes run no jobs".to_owned())
-    }
 }

@@ -1,5 +1,6 @@
 //! The settings of a worker.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,10 +20,6 @@ use crate::times::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT};
 pub struct Options {
     /// The name of this node, as the API shows it.
     pub node: String,
-    /// The maximum number of jobs that run at the same time.
-    pub max_jobs: usize,
-    /// See [`Tunables::bounds`].
-    pub bounds: Option<Bounds>,
     /// The time between two heartbeats, at most half of the timeout.
     pub health_interval: Duration,
     /// How long the worker may miss its heartbeats before another worker removes it.
@@ -31,18 +28,6 @@ pub struct Options {
     pub report_interval: Duration,
     /// The time that a handler has to stop before the worker aborts it.
     pub stop_grace: Duration,
-    /// The number of history entries that a job keeps.
-    pub max_history: usize,
-    /// The backoff of crashed jobs.
-    pub backoff: backoff::Rules,
-    /// What happens to a job whose worker is lost.
-    pub on_lost: OnLost,
-    /// The timeouts of jobs that set none themselves.
-    pub timeouts: Timeouts,
-    /// How tenants share the slots, and whether jobs can be preempted.
-    pub fair: FairRules,
-    /// The order of jobs that lock.
-    pub queue: Arc<QueueRules>,
     /// Whether no other process can use the store. Workers found in it at the start are then dead, unless they are
     /// external.
     pub exclusive: bool,
@@ -55,15 +40,8 @@ pub struct Options {
     pub node_options: Option<NodeOptions>,
     /// Where the spans of traced jobs go.
     pub spans: Spans,
-}
-
-impl Options {
-    /// The same options, with these settings.
-    #[must_use]
-    pub fn tuned(self, tunables: Tunables) -> Self {
-        let Tunables { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue } = tunables;
-        Options { max_jobs, bounds, max_history, backoff, on_lost, timeouts, fair, queue, ..self }
-    }
+    /// The settings that may change while it runs, at its start.
+    pub tunables: Tunables,
 }
 
 /// The settings that may change while a worker runs.
@@ -81,8 +59,8 @@ pub struct Tunables {
     pub backoff: backoff::Rules,
     /// What happens to a job whose worker is lost, from the job's next start on.
     pub on_lost: OnLost,
-    /// The timeouts of jobs that set none themselves, from their next start on.
-    pub timeouts: Timeouts,
+    /// The timeouts of jobs that set none themselves, by job type, from their next start on.
+    pub timeouts: Arc<BTreeMap<String, Timeouts>>,
     /// How tenants share the slots, from the next cycle on at the latest.
     pub fair: FairRules,
     /// The order of jobs that lock, from the next pass on.
@@ -96,24 +74,10 @@ impl Tunables {
     }
 
     /// The terms of a run that starts now.
-    pub(crate) fn terms(&self) -> Terms {
-        let Tunables { backoff, on_lost, timeouts, .. } = *self;
+    pub(crate) fn terms(&self, job_type: &str) -> Terms {
+        let Tunables { backoff, on_lost, .. } = *self;
+        let timeouts = self.timeouts.get(job_type).copied().unwrap_or_default();
         Terms { backoff, on_lost, timeouts }
-    }
-}
-
-impl Options {
-    pub(crate) fn tunables(&self) -> Tunables {
-        Tunables {
-            max_jobs: self.max_jobs,
-            bounds: self.bounds,
-            max_history: self.max_history,
-            backoff: self.backoff,
-            on_lost: self.on_lost,
-            timeouts: self.timeouts,
-            fair: self.fair.clone(),
-            queue: self.queue.clone(),
-        }
     }
 }
 
@@ -121,23 +85,31 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             node: "turnwise@127.0.0.1".to_owned(),
-            max_jobs: 500,
-            bounds: None,
             health_interval: DEFAULT_HEALTH_INTERVAL,
             health_timeout: DEFAULT_HEALTH_TIMEOUT,
             report_interval: Duration::from_secs(2),
             stop_grace: Duration::from_secs(5),
-            max_history: DEFAULT_MAX_HISTORY,
-            backoff: backoff::Rules::default(),
-            on_lost: OnLost::default(),
-            timeouts: Timeouts::default(),
-            fair: FairRules::default(),
-            queue: Arc::default(),
             exclusive: false,
             passes: None,
             metrics: Arc::default(),
             node_options: None,
             spans: Spans::default(),
+            tunables: Tunables::default(),
+        }
+    }
+}
+
+impl Default for Tunables {
+    fn default() -> Self {
+        Tunables {
+            max_jobs: 500,
+            bounds: None,
+            max_history: DEFAULT_MAX_HISTORY,
+            backoff: backoff::Rules::default(),
+            on_lost: OnLost::default(),
+            timeouts: Arc::default(),
+            fair: FairRules::default(),
+            queue: Arc::default(),
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -22,6 +22,7 @@ use turnwise_store::{Error as StoreError, Transaction};
 use crate::metrics::{CrashKind, RunResult};
 use crate::run::{ClaimedJob, RunEnd, Shared};
 use crate::spans::RunOutcome;
+use crate::sync::lock;
 use crate::times::duration_us;
 use crate::{Outcome, SpanKind};
 
@@ -35,28 +36,19 @@ const PARKED_SPREAD: Duration = Duration::from_secs(4 * 3600);
 /// The maximum number of ends that one transaction records.
 pub(crate) const GROUP: usize = 256;
 
-/// A run that has ended, but whose end is not recorded.
-pub(crate) struct FinishedRun {
+/// The end of one run, as it is written.
+pub(crate) struct End {
     pub job: Arc<ClaimedJob>,
-    pub outcome: Outcome,
-    /// Why it crashed, if it did.
-    pub crash: CrashKind,
-    /// Whether it was preempted.
-    pub preempted: bool,
+    pub ending: Ending,
     /// Its last report.
     pub info: Option<Box<RawValue>>,
     /// The job's sort key if it is pending again, where keys decide.
     pub key: Option<f64>,
 }
 
-/// Retries until the end is written or the claim is lost: no acknowledged end may be lost.
-pub(crate) async fn record(shared: &Shared, finished: FinishedRun, halt: &CancellationToken) -> RunEnd {
-    let FinishedRun { job, outcome, crash, preempted, info, key } = finished;
-    let ending = match outcome {
-        Outcome::Stopped if preempted => Ending::Preempted,
-        outcome => ending(shared, &job, outcome),
-    };
-    let mut end = Arc::new(End { job, ending, info, key });
+/// Retries until the end is written or the claim is lost: no acknowledged end may be lost. `crash` is why the run crashed, if it did.
+pub(crate) async fn record(shared: &Shared, end: End, crash: CrashKind, halt: &CancellationToken) -> RunEnd {
+    let mut end = Arc::new(end);
     let mut replaced = false;
     loop {
         let span = end.job.spans.as_ref().and_then(|spans| spans.child(SpanKind::Internal));
@@ -117,7 +109,8 @@ fn rounded_s(us: i64) -> i64 {
     us.max(0).saturating_add(500_000) / 1_000_000
 }
 
-fn ending(shared: &Shared, claimed: &ClaimedJob, outcome: Outcome) -> Ending {
+/// How the run of a job ends that was not preempted.
+pub(crate) fn ending(shared: &Shared, claimed: &ClaimedJob, outcome: Outcome) -> Ending {
     match outcome {
         Outcome::Completed(result) if result.get().len() > MAX_INFO_BYTES => Ending::Failed(format!(
             "its result has {} bytes; at most {MAX_INFO_BYTES} are allowed",
@@ -154,14 +147,6 @@ pub(crate) fn crashed(
     Ending::Crashed { reason, crashes, not_before_us }
 }
 
-/// The end of one run, as it is written.
-struct End {
-    job: Arc<ClaimedJob>,
-    ending: Ending,
-    info: Option<Box<RawValue>>,
-    key: Option<f64>,
-}
-
 /// Writes the ends of a worker's runs. Ends that arrive during a write share the next transaction.
 #[derive(Default)]
 pub(crate) struct RunEnds {
@@ -176,14 +161,10 @@ struct WaitingEnd {
 }
 
 impl RunEnds {
-    fn waiting(&self) -> MutexGuard<'_, VecDeque<WaitingEnd>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Writes an end, alone or in a group.
     async fn record(&self, shared: &Shared, end: Arc<End>) -> Result<()> {
         let (answer, mut recorded) = oneshot::channel();
-        self.waiting().push_back(WaitingEnd { end, answer });
+        lock(&self.waiting).push_back(WaitingEnd { end, answer });
         loop {
             tokio::select! {
                 biased;
@@ -197,7 +178,7 @@ impl RunEnds {
     /// Writes the waiting ends, and replies to each.
     async fn write_group(&self, shared: &Shared) {
         let mut group: VecDeque<WaitingEnd> = {
-            let mut waiting = self.waiting();
+            let mut waiting = lock(&self.waiting);
             let ready = waiting.len().min(GROUP);
             waiting.drain(..ready).collect()
         };

@@ -12,6 +12,8 @@ use turnwise_queue::{Error, Keyspace, Result};
 use turnwise_store::{Error as StoreError, Isolation, Store};
 
 use crate::Live;
+use crate::service::until_stopped;
+use crate::times::{ERROR_PAUSE, duration_us};
 
 /// The shortest time between two passes that number events: so many events share a row.
 const PASS_PAUSE: Duration = Duration::from_millis(20);
@@ -21,8 +23,6 @@ const TAKEOVER: Duration = Duration::from_secs(2);
 const PRUNE_INTERVAL: Duration = Duration::from_secs(10);
 /// The time between two looks whether all nodes record.
 const CONFIRM_PAUSE: Duration = Duration::from_millis(30);
-/// The pause after an error of the store.
-const ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// The most transactions of a pass. The next pass continues.
 const MAX_TRANSACTIONS: usize = 1_000;
 /// Rows that are dropped per transaction when recording has ended.
@@ -63,21 +63,13 @@ impl Recorder {
 
     /// Records until it is stopped.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            let work = async {
-                let mut pruned_us = i64::MIN;
-                loop {
-                    if let Err(error) = self.work(&mut pruned_us).await {
-                        tracing::warn!(%error, "cannot record events: tries again soon");
-                        self.store.runtime().sleep(ERROR_PAUSE).await;
-                    }
+        until_stopped(stop, async move {
+            let mut pruned_us = i64::MIN;
+            loop {
+                if let Err(error) = self.work(&mut pruned_us).await {
+                    tracing::warn!(%error, "cannot record events: tries again soon");
+                    self.store.runtime().sleep(ERROR_PAUSE).await;
                 }
-            };
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => {}
-                () = work => {}
             }
         })
     }
@@ -214,7 +206,7 @@ impl Recorder {
     async fn prune(&self, pruned_us: &mut i64) -> Result<()> {
         let (store, keys) = (&self.store, &self.keys);
         let elapsed_us = store.runtime().elapsed_us();
-        if elapsed_us < pruned_us.saturating_add(us(PRUNE_INTERVAL)) {
+        if elapsed_us < pruned_us.saturating_add(duration_us(PRUNE_INTERVAL)) {
             return Ok(());
         }
         *pruned_us = elapsed_us;
@@ -223,7 +215,7 @@ impl Recorder {
         if store.transact(|tx| async move { events::end(&tx, keys, now_us).await }).await? {
             return Ok(());
         }
-        let before_us = now_us.saturating_sub(us(keep));
+        let before_us = now_us.saturating_sub(duration_us(keep));
         for _ in 0..MAX_TRANSACTIONS {
             let pruned =
                 store.transact(|tx| async move { events::prune(&tx, keys, before_us, most).await }).await?;
@@ -233,8 +225,4 @@ impl Recorder {
         }
         Ok(())
     }
-}
-
-fn us(time: Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }

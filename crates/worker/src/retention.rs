@@ -8,6 +8,7 @@ use turnwise_queue::{Keyspace, Result, jobs};
 use turnwise_store::{Error, Store};
 
 use crate::Live;
+use crate::service::until_stopped;
 use crate::times::duration_us;
 
 /// The maximum number of job types that one read returns.
@@ -54,32 +55,22 @@ pub struct Retention {
 impl Retention {
     /// Repeats passes until it is stopped.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            let runtime = self.store.runtime().clone();
+        until_stopped(stop, async move {
             let mut changes = self.options.changes();
             let mut round = Round::default();
             loop {
-                let pass = async {
-                    match self.pass(&mut round).await {
-                        Ok(true) => PAUSE,
-                        Ok(false) => self.options.get().interval,
-                        Err(error) => {
-                            tracing::error!(%error, "cannot remove jobs that ended long ago: tries again later");
-                            self.options.get().interval
-                        }
+                let pause = match self.pass(&mut round).await {
+                    Ok(true) => PAUSE,
+                    Ok(false) => self.options.get().interval,
+                    Err(error) => {
+                        tracing::error!(%error, "cannot remove jobs that ended long ago: tries again later");
+                        self.options.get().interval
                     }
-                };
-                let pause = tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    pause = pass => pause,
                 };
                 tokio::select! {
                     biased;
-                    () = stop.cancelled() => return,
                     Ok(()) = changes.changed() => {}
-                    () = runtime.sleep(pause) => {}
+                    () = self.store.runtime().sleep(pause) => {}
                 }
             }
         })

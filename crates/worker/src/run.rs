@@ -2,14 +2,14 @@
 
 use std::future::pending;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
-use turnwise_queue::claims::{self, Answer};
+use turnwise_queue::claims::{self, Answer, Ending};
 use turnwise_queue::deadlines::{Over, Timeouts};
 use turnwise_queue::{Claim, Error, Job, Keyspace, Terms};
 use turnwise_store::{Runtime, Store};
@@ -17,9 +17,10 @@ use turnwise_store::{Runtime, Store};
 use crate::first_poll::{FirstPoll, Handler, HandlerFuture, Panic, Polled};
 use crate::handler::Idle;
 use crate::locks::{JobLocks, LockWake, Slots, WaitState};
-use crate::membership::join;
+use crate::membership::{Leaving, join};
 use crate::metrics::{CrashKind, TypeMetrics};
-use crate::record::{FinishedRun, RunEnds, record};
+use crate::record::{End, RunEnds, ending, record};
+use crate::sync::lock;
 use crate::{JobContext, JobHandler, Live, Options, Outcome, RunSpans, SpanKind, Tunables};
 
 /// The state that all runs of a worker share.
@@ -42,10 +43,16 @@ impl Shared {
         self.options.metrics.of(&self.job_type)
     }
 
+    /// The removal of a worker of its type.
+    pub fn leaving<'a>(&'a self, worker: &'a str) -> Leaving<'a> {
+        let Shared { store, keys, job_type, options, .. } = self;
+        let (max_history, spans) = (self.tunables.get().max_history, &options.spans);
+        Leaving { store, keys, job_type, worker, max_history, spans }
+    }
+
     /// Registers an incarnation.
     pub async fn join(&self) -> turnwise_queue::Result<String> {
-        let Tunables { max_jobs, bounds, .. } = self.tunables.get();
-        let options = Options { max_jobs, bounds, ..self.options.clone() };
+        let options = Options { tunables: self.tunables.get(), ..self.options.clone() };
         join(&self.store, &self.keys, &self.job_type, &options).await
     }
 }
@@ -84,12 +91,12 @@ pub(crate) struct Report {
 impl Report {
     /// Replaces it.
     pub fn set(&self, info: Box<RawValue>) {
-        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(info);
+        *lock(&self.latest) = Some(info);
         self.changed.notify_one();
     }
 
     fn get(&self) -> Option<Box<RawValue>> {
-        self.latest.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.latest).clone()
     }
 }
 
@@ -101,7 +108,7 @@ impl Controls {
     }
 
     pub fn key(&self) -> Option<f64> {
-        *self.key.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.key)
     }
 
     /// Whether the run shall end.
@@ -110,7 +117,7 @@ impl Controls {
     }
 
     pub fn set_key(&self, key: Option<f64>) {
-        *self.key.lock().unwrap_or_else(PoisonError::into_inner) = key;
+        *lock(&self.key) = key;
     }
 }
 
@@ -169,18 +176,12 @@ pub(crate) fn run(
     let span = tracing::error_span!(
         parent: None, "run", job_type = shared.job_type, job = job.id, tenant = job.tenant, worker = claimed.claim.worker
     );
-    let locks = JobLocks::new(
-        shared.clone(),
-        (claimed.id.clone(), claimed.claim.clone()),
-        (controls.stop.clone(), controls.halt.clone()),
-        (controls.slots.clone(), controls.waits.clone()),
-    );
     let context = JobContext {
         job,
         options: job_options,
         stop: controls.stop.clone(),
         controls: controls.clone(),
-        locks,
+        locks: JobLocks::new(shared.clone(), claimed.clone(), controls.clone()),
         spans,
     };
     let handler = shared.handler.clone();
@@ -203,8 +204,7 @@ pub(crate) fn run(
         let Timeouts { run_us, heartbeat_us } = run.job.terms.timeouts;
         let polled = match (run_us, heartbeat_us) {
             (None, None) => {
-                let may_begin = || !run.controls.stop.is_cancelled() && !run.controls.halt.is_cancelled();
-                run.controls.first_poll.poll(handler, &run.job, may_begin).await
+                run.controls.first_poll.poll(handler, &run.job, || !run.controls.shall_end()).await
             }
             // A supervisor must enforce them, also during the first poll.
             _ => Some(Polled::Waits(handler)),
@@ -249,9 +249,12 @@ impl Run {
     async fn end(self, outcome: Option<Outcome>) -> RunEnd {
         let Some(outcome) = outcome else { return RunEnd::Halted };
         let Run { shared, job, controls, crash } = self;
-        let info = controls.report.get();
-        let (preempted, key) = (controls.preempted.load(Relaxed), controls.key());
-        record(&shared, FinishedRun { job, outcome, crash, preempted, info, key }, &controls.halt).await
+        let ending = match outcome {
+            Outcome::Stopped if controls.preempted.load(Relaxed) => Ending::Preempted,
+            outcome => ending(&shared, &job, outcome),
+        };
+        let (info, key) = (controls.report.get(), controls.key());
+        record(&shared, End { job, ending, info, key }, crash, &controls.halt).await
     }
 
     /// Waits for the handler's end; the handler begins after `delay`. Meanwhile writes its reports, forwards stop

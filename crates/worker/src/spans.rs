@@ -16,9 +16,11 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use turnwise_queue::claims::Ending;
 use turnwise_queue::trace::{TraceContext, Traceparent};
-use turnwise_queue::workers::GivenBack;
+use turnwise_queue::workers::RunSummary;
 use turnwise_queue::{Claim, Job};
 use turnwise_store::Runtime;
+
+use crate::metrics::RunResult;
 
 /// The maximum number of spans below one run. A continuous replication sends requests for years.
 pub const MAX_CHILDREN: u32 = 128;
@@ -106,17 +108,6 @@ impl fmt::Debug for Spans {
     }
 }
 
-impl PartialEq for Spans {
-    fn eq(&self, other: &Spans) -> bool {
-        match (&self.0, &other.0) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (one, other) => one.is_none() && other.is_none(),
-        }
-    }
-}
-
-impl Eq for Spans {}
-
 impl Spans {
     /// Records spans there.
     pub fn to(sink: Arc<dyn SpanSink>) -> Spans {
@@ -181,36 +172,28 @@ impl Spans {
 
     /// The spans below a run of this job, if it is traced.
     pub(crate) fn run(&self, job: &Job, runtime: &Arc<dyn Runtime>) -> Option<RunSpans> {
-        let (added, claim) = (job.trace?, job.claim()?);
-        let run = RunSpan {
-            added,
-            claim: claim.clone(),
-            id: job.id.clone(),
-            tenant: job.tenant.clone(),
-            started_us: job.started_us.unwrap_or_else(|| runtime.now_us()),
-            attempt: job.attempts.saturating_add(1),
-        };
-        let context = self.of_run(job)?;
-        let (spans, runtime) = (self.clone(), runtime.clone());
-        Some(RunSpans(Arc::new(Inner { spans, runtime, context, run, children: AtomicU32::new(0) })))
+        let (context, claim) = (self.of_run(job)?, job.claim()?);
+        let run = RunSummary::of(job, claim, runtime.now_us());
+        let (spans, runtime, worker) = (self.clone(), runtime.clone(), claim.worker.clone());
+        Some(RunSpans(Arc::new(Inner { spans, runtime, context, worker, run, children: AtomicU32::new(0) })))
     }
 
-    /// Records that a run has ended.
+    /// Records that a worker's run has ended, if it is traced.
     pub(crate) fn ended(
         &self,
-        job_type: &str,
-        run: &RunSpan,
+        (job_type, worker): (&str, &str),
+        run: &RunSummary,
         ended: &RunOutcome,
         end_us: i64,
         lost_children: u32,
     ) {
-        let Some(sink) = &self.0 else { return };
+        let (Some(sink), Some(added)) = (&self.0, run.trace) else { return };
         let mut attributes = about(job_type, &run.id);
         attributes.extend([
             ("turnwise.tenant", SpanValue::copied(&run.tenant)),
             ("messaging.operation.name", "run".into()),
             ("messaging.operation.type", "process".into()),
-            ("turnwise.worker", SpanValue::copied(&run.claim.worker)),
+            ("turnwise.worker", SpanValue::copied(worker)),
             ("turnwise.attempt", SpanValue::Number(run.attempt.into())),
             ("turnwise.outcome", ended.name.into()),
         ]);
@@ -218,8 +201,8 @@ impl Spans {
             attributes.push(("turnwise.spans_left_out", SpanValue::Number(lost_children.into())));
         }
         sink.record(Span {
-            context: run.added.of_run(&run.claim),
-            parent: Some(run.added.span_id),
+            context: added.of_run(&Claim { worker: worker.to_owned(), number: run.claim }),
+            parent: Some(added.span_id),
             name: format!("run {job_type}"),
             kind: SpanKind::Consumer,
             start_us: run.started_us,
@@ -234,24 +217,12 @@ impl Spans {
         &self,
         job_type: &str,
         worker: &str,
-        runs: &[GivenBack],
+        runs: &[RunSummary],
         ended: &RunOutcome,
         end_us: i64,
     ) {
-        if self.0.is_none() {
-            return;
-        }
-        for GivenBack { id, tenant, claim, started_us, attempt, trace } in runs {
-            let Some(added) = *trace else { continue };
-            let run = RunSpan {
-                added,
-                claim: Claim { worker: worker.to_owned(), number: *claim },
-                id: id.clone(),
-                tenant: tenant.clone(),
-                started_us: *started_us,
-                attempt: *attempt,
-            };
-            self.ended(job_type, &run, ended, end_us, 0);
+        for run in runs {
+            self.ended((job_type, worker), run, ended, end_us, 0);
         }
     }
 }
@@ -289,17 +260,6 @@ pub struct Producer {
     start_us: i64,
 }
 
-/// A run that is traced.
-#[derive(Debug, Clone)]
-pub(crate) struct RunSpan {
-    pub added: TraceContext,
-    pub claim: Claim,
-    pub id: String,
-    pub tenant: String,
-    pub started_us: i64,
-    pub attempt: u32,
-}
-
 /// How a run ended, in a span.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RunOutcome {
@@ -321,15 +281,11 @@ impl RunOutcome {
     }
 
     pub fn of(ending: &Ending) -> RunOutcome {
-        let (name, error) = match ending {
-            Ending::Completed(_) => ("completed", None),
-            Ending::Failed(reason) => ("failed", Some(reason.clone())),
-            Ending::Crashed { reason, .. } => ("crashed", Some(reason.clone())),
-            Ending::Stopped => ("stopped", None),
-            Ending::Preempted => ("preempted", None),
-            Ending::Parked(_) => ("parked", None),
+        let error = match ending {
+            Ending::Failed(reason) | Ending::Crashed { reason, .. } => Some(reason.clone()),
+            Ending::Completed(_) | Ending::Stopped | Ending::Preempted | Ending::Parked(_) => None,
         };
-        RunOutcome { name, error }
+        RunOutcome { name: RunResult::from(ending).name(), error }
     }
 }
 
@@ -341,15 +297,10 @@ struct Inner {
     spans: Spans,
     runtime: Arc<dyn Runtime>,
     context: TraceContext,
-    run: RunSpan,
+    worker: String,
+    run: RunSummary,
     /// How many spans below it have begun.
     children: AtomicU32,
-}
-
-impl fmt::Debug for RunSpans {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0.context, f)
-    }
 }
 
 impl RunSpans {
@@ -372,14 +323,13 @@ impl RunSpans {
 
     /// Records the end of the run.
     pub(crate) fn ended(&self, job_type: &str, ended: &RunOutcome) {
-        let Inner { spans, runtime, run, children, .. } = &*self.0;
+        let Inner { spans, runtime, worker, run, children, .. } = &*self.0;
         let left_out = children.load(Relaxed).saturating_sub(MAX_CHILDREN);
-        spans.ended(job_type, run, ended, runtime.now_us(), left_out);
+        spans.ended((job_type, worker.as_str()), run, ended, runtime.now_us(), left_out);
     }
 }
 
 /// A span below a run that has not ended. One that is dropped is not recorded.
-#[derive(Debug)]
 pub struct ChildSpan {
     of: RunSpans,
     context: TraceContext,

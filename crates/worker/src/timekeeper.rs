@@ -7,30 +7,17 @@ use turnwise_queue::clock::{self, COMPARE_INTERVAL};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::{Store, Watch};
 
-use crate::service::keep_up;
+use crate::service::{keep_up, until_stopped};
 
-/// Compares the clocks every few seconds. Each process runs one.
-#[derive(Clone)]
-pub struct Timekeeper {
-    /// The store whose clock it follows.
-    pub store: Store,
-    /// Its keys.
-    pub keys: Keyspace,
+/// Compares the clocks every few seconds, until it is stopped. Each process runs one.
+pub fn keep_clock((store, keys): (Store, Keyspace), stop: CancellationToken) -> BoxFuture<'static, ()> {
+    until_stopped(stop, async move {
+        keep_up(&store, "cannot compare this node's clock with the store's", || pass(&store, &keys)).await;
+    })
 }
 
-impl Timekeeper {
-    /// Compares the clocks repeatedly, until it is stopped.
-    pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            keep_up(&self.store, &stop, "cannot compare this node's clock with the store's", || self.pass())
-                .await;
-        })
-    }
-
-    async fn pass(&self) -> Result<Watch> {
-        clock::compare(&self.store, &self.keys).await?;
-        let runtime = self.store.runtime().clone();
-        Ok(Box::pin(async move { runtime.sleep(COMPARE_INTERVAL).await }))
-    }
+async fn pass(store: &Store, keys: &Keyspace) -> Result<Watch> {
+    clock::compare(store, keys).await?;
+    let runtime = store.runtime().clone();
+    Ok(Box::pin(async move { runtime.sleep(COMPARE_INTERVAL).await }))
 }

@@ -68,7 +68,7 @@ impl Worker {
     ) -> Worker {
         let job_type = job_type.to_owned();
         let recorder = RunEnds::default();
-        let tunables = Live::from(options.tunables());
+        let tunables = Live::from(options.tunables.clone());
         let lock_wake = LockWake::new(store.clone(), keys.clone());
         let shared = Arc::new(Shared {
             store,

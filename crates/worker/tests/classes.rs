@@ -2,9 +2,9 @@
 
 use turnwise_policy::fair_share::Fairness;
 use turnwise_queue::{NewJob, State, jobs};
-use turnwise_worker::{FairRules, Options, RotationRules};
+use turnwise_worker::{FairRules, Options, RotationRules, Tunables};
 
-use crate::common::{T, World, done, json};
+use crate::common::{T, World, done, json, tuned};
 
 async fn add(world: &World, tenant: &str, id: &str, class: i8, locks: Option<&str>) {
     let mut new = NewJob { class: Some(class), ..NewJob::new(T, id, json("{}")) }
@@ -58,7 +58,7 @@ async fn where_keys_decide_classes_order_the_jobs_of_a_tenant() {
         rotation: Some(RotationRules::default()),
         ..FairRules::default()
     };
-    let options = Options { max_jobs: 1, fair, exclusive: true, ..Options::default() };
+    let options = Options { exclusive: true, ..tuned(Tunables { max_jobs: 1, fair, ..Tunables::default() }) };
     let worker = world.start_with(&world.store, options).await;
     let order = in_order(&mut world, 36).await;
     assert_eq!(order[..2], ["e", "c"]);

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::common::{PATIENCE, T, World, done, json};
+use crate::common::{PATIENCE, T, World, done, json, slots};
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::clock::{self, COMPARE_INTERVAL};
 use turnwise_queue::{NewJob, State, jobs};
 use turnwise_store::{Limits, Runtime, Store, runtime};
-use turnwise_worker::{Options, Timekeeper};
+use turnwise_worker::keep_clock;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const HOUR_US: i64 = 3_600_000_000;
@@ -30,9 +30,8 @@ async fn add(world: &World, store: &Store, id: &str, delay: Duration) {
 #[tokio::test]
 async fn a_job_that_is_due_by_a_clock_that_was_set_forward_starts() {
     let mut world = World::new();
-    let keeper = Timekeeper { store: world.store.clone(), keys: world.keys.clone() };
     let stop = CancellationToken::new();
-    let keeping = tokio::spawn(keeper.run(stop.clone()));
+    let keeping = tokio::spawn(keep_clock((world.store.clone(), world.keys.clone()), stop.clone()));
     let worker = world.start(1).await;
     add(&world, &world.store, "a", HOUR).await;
     world.clock.wait_for_sleeper(HOUR).await;
@@ -51,7 +50,7 @@ async fn a_job_that_is_due_by_a_clock_that_was_set_forward_starts() {
 #[tokio::test]
 async fn after_a_clock_was_set_back_new_jobs_do_not_overtake_and_delayed_jobs_are_not_late() {
     let mut world = World::new();
-    let options = Options { max_jobs: 1, ..Options::default() };
+    let options = slots(1);
     add(&world, &world.store, "a", Duration::ZERO).await;
     add(&world, &world.store, "delayed", Duration::from_secs(70)).await;
     clock::compare(&world.store, &world.keys).await.unwrap();

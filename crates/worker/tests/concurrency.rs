@@ -9,9 +9,9 @@ use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_queue::{Job, Keyspace, NewJob, State, check, filters, jobs};
 use turnwise_store::{Isolation, RangeRead, Store};
-use turnwise_worker::{Filters, JobContext, Options, Outcome, Worker, handler_fn};
+use turnwise_worker::{JobContext, Options, Outcome, Worker, handler_fn, release_filtered};
 
-use crate::common::{PATIENCE, Run, T, World, done, json, open, run_once_each};
+use crate::common::{PATIENCE, Run, T, World, done, json, open, run_once_each, slots};
 
 async fn add(world: &World, id: &str, change: impl FnOnce(&mut NewJob)) {
     let mut new = NewJob::new(T, id, json("{}"));
@@ -116,7 +116,7 @@ impl Real {
                 }
             }
         });
-        let options = Options { max_jobs, ..Options::default() };
+        let options = slots(max_jobs);
         Worker::start(self.store.clone(), self.keys.clone(), T, Arc::new(handler), options).await.unwrap()
     }
 
@@ -150,8 +150,7 @@ impl Real {
 async fn a_filters_limit_counts_across_workers_and_can_be_changed() {
     let mut real = Real::new();
     let stop = CancellationToken::new();
-    let service = Filters { store: real.store.clone(), keys: real.keys.clone() };
-    tokio::spawn(service.run(stop.clone()));
+    tokio::spawn(release_filtered((real.store.clone(), real.keys.clone()), stop.clone()));
     real.put(&rule("few", 0, "id ~ '^few'", Action::Concurrency, Some(2))).await;
     let ids = ["few-a", "few-b", "few-c", "few-d", "few-e", "few-f"];
     for (n, id) in (1..).zip(ids) {
@@ -229,8 +228,7 @@ async fn a_dead_worker_frees_its_places_in_buckets() {
 async fn among_jobs_that_lock_some_are_paused_and_some_are_limited() {
     let mut world = World::new();
     let stop = CancellationToken::new();
-    let service = Filters { store: world.store.clone(), keys: world.keys.clone() };
-    tokio::spawn(service.run(stop.clone()));
+    tokio::spawn(release_filtered((world.store.clone(), world.keys.clone()), stop.clone()));
     put(&world, &rule("moved", 0, "id ~ '^0-paused'", Action::Pause, None)).await;
     put(&world, &rule("gone", 1, "id ~ '^0-rejected'", Action::Reject, None)).await;
     let node = |name: &str| format!(r#"{{"node":{{"exclusive":["{name}"]}}}}"#);

@@ -12,9 +12,9 @@ use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::{Asked, LockAt, Spot};
 use turnwise_queue::{Claim, Error, NewJob, RunKey, State, jobs, workers};
 use turnwise_store::{Isolation, RangeRead};
-use turnwise_worker::{Accepted, Deadlines, External, ExternalEnd, ExternalOptions, Options};
+use turnwise_worker::{Accepted, Deadlines, External, ExternalEnd, Options, Tunables};
 
-use crate::common::{Instruction, PATIENCE, T, World, json};
+use crate::common::{Instruction, PATIENCE, T, World, accept, json, tuned};
 
 const TEN: Timeouts = Timeouts { run_us: None, heartbeat_us: Some(10_000_000) };
 const WHOLE: Timeouts = Timeouts { run_us: Some(10_000_000), heartbeat_us: None };
@@ -60,8 +60,9 @@ async fn a_run_in_this_process_that_reports_nothing_is_stopped_and_has_crashed()
 #[tokio::test]
 async fn a_handler_that_hangs_is_aborted_after_its_timeout() {
     let mut world = World::new();
-    let timeouts = WHOLE;
-    let options = Options { max_jobs: 1, exclusive: true, timeouts, ..Options::default() };
+    let timeouts = Arc::new(BTreeMap::from([(T.to_owned(), WHOLE)]));
+    let options =
+        Options { exclusive: true, ..tuned(Tunables { max_jobs: 1, timeouts, ..Tunables::default() }) };
     let grace = options.stop_grace;
     let worker = world.start_with(&world.store, options).await;
     world.add("a").await;
@@ -104,10 +105,10 @@ struct Served {
 }
 
 impl Served {
-    async fn new(options: ExternalOptions) -> Served {
+    async fn new(options: Options) -> Served {
         let world = World::new();
         let external = External::new(world.store.clone(), world.keys.clone(), options);
-        let worker = external.register(T, None, 5).await.unwrap().id;
+        let worker = external.register(T, None, 5, None).await.unwrap().id;
         let served = Served { world, external, worker, stop: CancellationToken::new() };
         served.serve(&served.external);
         served
@@ -123,7 +124,7 @@ impl Served {
     /// Accepts a job; `received` is the last claim that was received.
     async fn accept(&self, received: u64) -> Accepted {
         let leave = CancellationToken::new();
-        let accepted = self.external.accept(T, &self.worker, received, 1, PATIENCE, &leave).await;
+        let accepted = accept(&self.external, T, &self.worker, (received, 1, PATIENCE), &leave).await;
         accepted.unwrap().remove(0)
     }
 
@@ -159,7 +160,7 @@ impl Served {
 #[tokio::test]
 async fn an_external_run_that_hangs_is_taken_back_from_a_worker_that_pings() {
     let timeouts = Arc::new(BTreeMap::from([(T.to_owned(), TEN)]));
-    let served = Served::new(ExternalOptions { timeouts, ..ExternalOptions::default() }).await;
+    let served = Served::new(tuned(Tunables { timeouts, ..Tunables::default() })).await;
     served.world.add("a").await;
     let claim = served.accept(0).await.claim;
     served.is_sound().await;
@@ -184,7 +185,7 @@ async fn an_external_run_that_hangs_is_taken_back_from_a_worker_that_pings() {
 
 #[tokio::test]
 async fn a_timeout_ends_a_run_however_often_it_reports() {
-    let served = Served::new(ExternalOptions::default()).await;
+    let served = Served::new(Options::default()).await;
     add(&served.world, "a", WHOLE).await;
     let claim = served.accept(0).await.claim;
     for _ in 0..10 {
@@ -198,7 +199,7 @@ async fn a_timeout_ends_a_run_however_often_it_reports() {
 
 #[tokio::test]
 async fn a_clock_that_jumps_ends_no_run_and_a_hanging_run_is_still_found() {
-    let served = Served::new(ExternalOptions::default()).await;
+    let served = Served::new(Options::default()).await;
     add(&served.world, "a", TEN.or(Timeouts { run_us: Some(60_000_000), heartbeat_us: None })).await;
     let claim = served.accept(0).await.claim;
     served.check(3, CHECK_INTERVAL).await;
@@ -215,7 +216,7 @@ async fn a_clock_that_jumps_ends_no_run_and_a_hanging_run_is_still_found() {
 
 #[tokio::test]
 async fn a_server_that_has_just_started_gives_a_run_one_more_heartbeat_timeout() {
-    let served = Served::new(ExternalOptions::default()).await;
+    let served = Served::new(Options::default()).await;
     served.stop.cancel();
     add(&served.world, "a", TEN).await;
     served.accept(0).await;
@@ -223,7 +224,7 @@ async fn a_server_that_has_just_started_gives_a_run_one_more_heartbeat_timeout()
     served.world.settle().await;
     let stop = CancellationToken::new();
     let (store, keys) = (served.world.store.clone(), served.world.keys.clone());
-    let external = External::new(store.clone(), keys.clone(), ExternalOptions::default());
+    let external = External::new(store.clone(), keys.clone(), Options::default());
     tokio::spawn(Deadlines { store, keys, external }.run(stop.clone()));
     served.check(10, CHECK_INTERVAL).await;
     assert_eq!(served.state("a").await, State::Running, "no server has observed it for its timeout");
@@ -244,7 +245,7 @@ async fn a_lock_wait_between_two_checks_resets_the_heartbeat_timeout() {
 
 /// A run waits for a lock for this many checks, and then has its whole timeout for a report.
 async fn need_not_report(checks: usize) {
-    let served = Served::new(ExternalOptions::default()).await;
+    let served = Served::new(Options::default()).await;
     let lock = LockAt { spot: Spot::resource("instance", "x"), mode: Mode::Exclusive, units: 1 };
     let mut claims = Vec::new();
     for (id, timeouts) in [("holds", Timeouts::default()), ("waits", TEN)] {

@@ -9,22 +9,23 @@ use turnwise_policy::backoff;
 use turnwise_queue::claims::{self, Answer};
 use turnwise_queue::{Claim, Context, Error, EventKind, Job, NewJob, Result, State, jobs, workers};
 use turnwise_worker::{
-    Accepted, External, ExternalEnd, ExternalOptions, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, TenantFilter, Wanted,
+    Accepted, External, ExternalEnd, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, Options, TenantFilter, Tunables,
+    Wanted,
 };
 
 use crate::common::faulty::Fault;
-use crate::common::{PATIENCE, T, World, json};
+use crate::common::{self, PATIENCE, T, World, json};
 
 const WAIT: Duration = Duration::from_secs(20);
 const NOW: Duration = Duration::ZERO;
 
 fn external(world: &World) -> External {
-    External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default())
+    External::new(world.store.clone(), world.keys.clone(), Options::default())
 }
 
 /// A worker with this many slots.
 async fn join(external: &External, slots: usize) -> String {
-    external.register(T, None, slots).await.unwrap().id
+    external.register(T, None, slots, None).await.unwrap().id
 }
 
 fn ids(accepted: &[Accepted]) -> Vec<&str> {
@@ -39,7 +40,7 @@ async fn wait_for(
     limit: usize,
     wait: Duration,
 ) -> Result<Vec<Accepted>> {
-    external.accept(T, worker, received, limit, wait, &CancellationToken::new()).await
+    common::accept(external, T, worker, (received, limit, wait), &CancellationToken::new()).await
 }
 
 /// Accepts without waiting. The worker has received all claims up to `received`.
@@ -82,7 +83,7 @@ async fn a_worker_gets_the_jobs_of_its_tenants_alone() {
     let leave = CancellationToken::new();
     let accept = |received, tenants| {
         let wanted = Wanted { received, limit: 2, wait: WAIT, tenants };
-        let accepting = external.accept_of(T, &worker, wanted, &leave);
+        let accepting = external.accept(T, &worker, wanted, &leave);
         async { tokio::time::timeout(PATIENCE, accepting).await.expect("nothing was accepted").unwrap().jobs }
     };
     assert_eq!(ids(&accept(0, only("b")).await), ["b0", "b1"]);
@@ -100,7 +101,7 @@ async fn a_worker_that_may_not_take_a_job_does_not_keep_it_from_the_next() {
         let external = external.clone();
         let wanted = Wanted { received: 0, limit: 1, wait, tenants };
         tokio::spawn(async move {
-            external.accept_of(T, &worker, wanted, &CancellationToken::new()).await.map(|given| given.jobs)
+            external.accept(T, &worker, wanted, &CancellationToken::new()).await.map(|given| given.jobs)
         })
     };
     // It is the first to wait, and may not run what arrives.
@@ -148,7 +149,7 @@ async fn a_job_claimed_by_another_server_is_delivered_again_to_a_request_that_wa
 async fn a_job_is_accepted_and_completed() {
     let world = World::new();
     let external = external(&world);
-    let worker = external.register(T, Some("carpenter 7"), 4).await.unwrap();
+    let worker = external.register(T, Some("carpenter 7"), 4, None).await.unwrap();
     assert_eq!((worker.name.as_deref(), worker.external, worker.slots), (Some("carpenter 7"), true, 4));
     let new = NewJob::new(T, "a", json(r#"{"secret":1}"#));
     world.run(async |tx, keys| jobs::add(tx, keys, &new, 7).await).await;
@@ -212,7 +213,7 @@ async fn a_claim_of_unknown_outcome_is_answered_with_the_claimed_jobs() {
     for (fault, numbers) in [(Fault::Committed, [1, 2]), (Fault::Lost, [1, 2])] {
         let world = World::new();
         let (store, faulty) = world.faulty();
-        let external = External::new(store, world.keys.clone(), ExternalOptions::default());
+        let external = External::new(store, world.keys.clone(), Options::default());
         let worker = join(&external, 2).await;
         for id in ["a", "b", "c", "d"] {
             world.add(id).await;
@@ -321,7 +322,7 @@ async fn a_crash_of_an_external_run_waits_for_the_backoff_that_applied_when_it_s
     world.add("a").await;
     let accepted = accept(&external, &worker, 0, 1).await.remove(0);
     let backoff = backoff::Rules { base_us: 7_000_000, ..backoff::Rules::default() };
-    external.options().set(ExternalOptions { backoff, ..external.options().get() });
+    external.tunables().set(Tunables { backoff, ..external.tunables().get() });
     let job = end(&external, &worker, &accepted, ExternalEnd::Crashed("ouch".into())).await.unwrap();
     assert_eq!((job.crashes, job.order_us() - job.changed_us), (1, 30_000_000));
 }
@@ -330,7 +331,7 @@ async fn a_crash_of_an_external_run_waits_for_the_backoff_that_applied_when_it_s
 async fn waiting_workers_stand_in_line_and_one_arrival_wakes_one_of_them() {
     let world = World::new();
     let (store, faulty) = world.faulty();
-    let external = External::new(store, world.keys.clone(), ExternalOptions::default());
+    let external = External::new(store, world.keys.clone(), Options::default());
     let mut waiting = Vec::new();
     let mut names = Vec::new();
     for n in 1..=4 {
@@ -384,7 +385,7 @@ async fn a_waiting_worker_that_leaves_admits_the_next_one() {
 async fn a_job_that_a_concurrent_pass_failed_to_claim_is_claimed_by_a_waiting_request() {
     let world = World::new();
     let (store, faulty) = world.faulty();
-    let external = External::new(store, world.keys.clone(), ExternalOptions::default());
+    let external = External::new(store, world.keys.clone(), Options::default());
     let (first, second) = (join(&external, 1).await, join(&external, 1).await);
     world.add("a").await;
     faulty.pause_commits(true);
@@ -440,7 +441,7 @@ async fn a_claim_that_arrives_late_is_delivered_to_a_waiting_request_at_once() {
 async fn many_concurrent_requests_do_not_conflict() {
     let world = World::new();
     let (store, faulty) = world.faulty();
-    let external = External::new(store, world.keys.clone(), ExternalOptions::default());
+    let external = External::new(store, world.keys.clone(), Options::default());
     let mut workers = Vec::new();
     for n in 0..20 {
         workers.push(join(&external, 1).await);
@@ -592,7 +593,7 @@ async fn slots_out_of_bounds_are_refused() {
     let world = World::new();
     let external = external(&world);
     for slots in [0, MAX_EXTERNAL_SLOTS + 1] {
-        let refused = external.register(T, None, slots).await;
+        let refused = external.register(T, None, slots, None).await;
         assert!(matches!(refused, Err(Error::Invalid { field: "slots", .. })), "{refused:?}");
     }
 }

@@ -8,11 +8,11 @@ use tokio_util::sync::CancellationToken;
 use turnwise_queue::usage::{self, Charged};
 use turnwise_queue::{State, tenants, workers};
 use turnwise_worker::{
-    Accepted, DEFAULT_HEALTH_INTERVAL, External, ExternalEnd, ExternalOptions, FairRules, Monitor,
-    MonitorOptions, Options, RotationRules, Tunables, Worker,
+    Accepted, DEFAULT_HEALTH_INTERVAL, External, ExternalEnd, FairRules, Monitor, Options, RotationRules,
+    Tunables, Worker,
 };
 
-use crate::common::{PATIENCE, Run, T, World, done, json};
+use crate::common::{self, PATIENCE, Run, T, World, done, json, tuned};
 
 /// Much longer than any step of a test takes.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -20,7 +20,12 @@ const INTERVAL: Duration = Duration::from_secs(60);
 async fn start(world: &World, max_jobs: usize, shares: &[(&str, u32)]) -> Worker {
     let shares = shares.iter().map(|(tenant, shares)| ((*tenant).to_owned(), *shares)).collect();
     let fair = FairRules { shares: Arc::new(shares), ..FairRules::default() };
-    world.start_with(&world.store, Options { max_jobs, fair, exclusive: true, ..Options::default() }).await
+    world
+        .start_with(
+            &world.store,
+            Options { exclusive: true, ..tuned(Tunables { max_jobs, fair, ..Tunables::default() }) },
+        )
+        .await
 }
 
 /// The tenant of a run: its id begins with it.
@@ -253,7 +258,8 @@ async fn jobs_that_start_together_are_spread_and_a_single_one_is_not() {
     let rotation =
         RotationRules { startup_jitter: Duration::from_secs(3), max_churn: 1, ..RotationRules::default() };
     let fair = FairRules { rotation: Some(rotation), ..FairRules::default() };
-    let worker = world.start_with(&world.store, Options { max_jobs: 60, fair, ..Options::default() }).await;
+    let worker =
+        world.start_with(&world.store, tuned(Tunables { max_jobs: 60, fair, ..Tunables::default() })).await;
     world.add_for("a", "alone", true).await;
     let alone = world.next_run().await;
     worker.shutdown().await;
@@ -262,7 +268,8 @@ async fn jobs_that_start_together_are_spread_and_a_single_one_is_not() {
         world.add_for("a", &format!("{n:02}"), true).await;
     }
     let fair = FairRules { rotation: Some(rotation), ..FairRules::default() };
-    let worker = world.start_with(&world.store, Options { max_jobs: 60, fair, ..Options::default() }).await;
+    let worker =
+        world.start_with(&world.store, tuned(Tunables { max_jobs: 60, fair, ..Tunables::default() })).await;
     // 41 jobs, claimed in as many passes as the store's limits require: at most 10 ms for each.
     world.until_state("39", State::Running).await;
     world.settle().await;
@@ -281,13 +288,13 @@ async fn jobs_that_start_together_are_spread_and_a_single_one_is_not() {
 #[tokio::test]
 async fn the_server_that_records_the_end_of_an_external_run_charges_it() {
     let world = World::new();
-    let external = || External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default());
+    let external = || External::new(world.store.clone(), world.keys.clone(), Options::default());
     let accept = async |external: &External, worker: &str| {
         let leave = CancellationToken::new();
-        external.accept(T, worker, 0, 1, INTERVAL, &leave).await.unwrap().remove(0)
+        common::accept(external, T, worker, (0, 1, INTERVAL), &leave).await.unwrap().remove(0)
     };
     let first = external();
-    let worker = first.register(T, None, 3).await.unwrap().id;
+    let worker = first.register(T, None, 3, None).await.unwrap().id;
     for id in ["a1", "a2"] {
         world.add_for("a", id, false).await;
     }
@@ -295,14 +302,15 @@ async fn the_server_that_records_the_end_of_an_external_run_charges_it() {
     world.clock.advance(Duration::from_secs(4));
     let end = || ExternalEnd::Completed(json("1"));
     first.end(T, &worker, &given.job.id, given.claim, end(), None).await.unwrap();
-    let charger = workers::node_contender(&ExternalOptions::default().node);
+    let charger = workers::node_contender(&Options::default().node);
     let charged = until_charged(&world, "a", |rows| rows.iter().any(|(_, row)| row.service_us > 0)).await;
     assert_eq!(charged.len(), 1);
     assert_eq!((charged[0].0.as_str(), charged[0].1.service_us), (charger.as_str(), 4_000_000));
     // Repeating the same end does not charge it again.
     first.end(T, &worker, &given.job.id, given.claim, end(), None).await.unwrap();
     let leave = CancellationToken::new();
-    let given = first.accept(T, &worker, given.claim, 1, INTERVAL, &leave).await.unwrap().remove(0);
+    let given =
+        common::accept(&first, T, &worker, (given.claim, 1, INTERVAL), &leave).await.unwrap().remove(0);
     let started_us = given.job.started_us.unwrap();
     // Another server takes over: it knows from the record when the run began.
     drop(first);
@@ -313,7 +321,9 @@ async fn the_server_that_records_the_end_of_an_external_run_charges_it() {
     let ran_us = 4_000_000 + u64::try_from(now_us - started_us).unwrap();
     // It continues from the row once it has read it.
     leave.cancel();
-    assert!(second.accept(T, &worker, given.claim, 1, INTERVAL, &leave).await.unwrap().is_empty());
+    assert!(
+        common::accept(&second, T, &worker, (given.claim, 1, INTERVAL), &leave).await.unwrap().is_empty()
+    );
     let charged =
         until_charged(&world, "a", |rows| rows.iter().any(|(_, row)| row.service_us > 4_000_000)).await;
     assert_eq!((charged.len(), charged[0].1.service_us, charged[0].1.running), (1, ran_us, 0));
@@ -323,10 +333,10 @@ async fn the_server_that_records_the_end_of_an_external_run_charges_it() {
 /// returns the claim, and the run time in µs.
 async fn given_here_and_ended_there(world: &World) -> (External, External, String, u64, u64) {
     let (here, there) = (server(world, "here"), server(world, "there"));
-    let worker = here.register(T, None, 3).await.unwrap().id;
+    let worker = here.register(T, None, 3, None).await.unwrap().id;
     world.add_for("a", "a1", false).await;
     let leave = CancellationToken::new();
-    let given = here.accept(T, &worker, 0, 1, INTERVAL, &leave).await.unwrap().remove(0);
+    let given = common::accept(&here, T, &worker, (0, 1, INTERVAL), &leave).await.unwrap().remove(0);
     until_charged(world, "a", |rows| rows.iter().any(|(_, row)| row.running == 1)).await;
     world.clock.advance(Duration::from_secs(4));
     let end = ExternalEnd::Completed(json("1"));
@@ -369,14 +379,14 @@ async fn a_run_that_has_ended_elsewhere_does_not_count_for_long() {
     leave.cancel();
     for _ in 0..2 {
         world.clock.advance(Duration::from_secs(6));
-        assert!(here.accept(T, &worker, claim, 1, INTERVAL, &leave).await.unwrap().is_empty());
+        assert!(common::accept(&here, T, &worker, (claim, 1, INTERVAL), &leave).await.unwrap().is_empty());
     }
     assert_eq!(charged_here_and_there(&world).await, (0, ran_us));
 }
 
 /// A server, as external workers use it.
 fn server(world: &World, node: &str) -> External {
-    let options = ExternalOptions { node: node.to_owned(), ..ExternalOptions::default() };
+    let options = Options { node: node.to_owned(), ..Options::default() };
     External::new(world.store.clone(), world.keys.clone(), options)
 }
 
@@ -384,7 +394,7 @@ fn server(world: &World, node: &str) -> External {
 async fn accept(external: &External, worker: &str, received: u64, limit: usize) -> Vec<Accepted> {
     let leave = CancellationToken::new();
     leave.cancel();
-    external.accept(T, worker, received, limit, INTERVAL, &leave).await.unwrap()
+    common::accept(external, T, worker, (received, limit, INTERVAL), &leave).await.unwrap()
 }
 
 async fn end(external: &External, worker: &str, given: &Accepted) {
@@ -395,8 +405,8 @@ async fn end(external: &External, worker: &str, given: &Accepted) {
 /// Starts the monitor of a server.
 fn monitor(world: &World, external: &External) -> CancellationToken {
     let stop = CancellationToken::new();
-    let (store, keys, options) = (world.store.clone(), world.keys.clone(), MonitorOptions::default().into());
-    tokio::spawn(Monitor { store, keys, options, external: external.clone() }.run(stop.clone()));
+    let (store, keys) = (world.store.clone(), world.keys.clone());
+    tokio::spawn(Monitor { store, keys, external: external.clone() }.run(stop.clone()));
     stop
 }
 
@@ -445,7 +455,7 @@ async fn every_run_costs_at_least_the_minimum() {
     assert_eq!(totals(&world, "a").await, (0, 0.0, 100_000));
     world.add_for("a", "last", false).await;
     let external = server(&world, "n");
-    let worker = external.register(T, None, 1).await.unwrap().id;
+    let worker = external.register(T, None, 1, None).await.unwrap().id;
     let given = accept(&external, &worker, 0, 1).await.remove(0);
     world.clock.advance(Duration::from_micros(400));
     end(&external, &worker, &given).await;
@@ -457,9 +467,9 @@ async fn the_row_of_a_long_run_is_seldom_written() {
     let world = World::new();
     world.add_for("a", "long", false).await;
     let external = server(&world, "n");
-    let worker = external.register(T, None, 2).await.unwrap().id;
+    let worker = external.register(T, None, 2, None).await.unwrap().id;
     // If there are other members that need them, rows are written immediately.
-    server(&world, "other").register(T, None, 1).await.unwrap();
+    server(&world, "other").register(T, None, 1, None).await.unwrap();
     let given = accept(&external, &worker, 0, 1).await.remove(0);
     let started_us = given.job.started_us.unwrap();
     let mut in_flight_us = Vec::new();
@@ -481,7 +491,7 @@ async fn the_row_of_a_long_run_is_seldom_written() {
 async fn a_run_that_another_server_ended_is_forgotten_when_its_worker_requests_jobs() {
     let world = World::new();
     let (a, b) = (server(&world, "a"), server(&world, "b"));
-    let worker = a.register(T, None, 40).await.unwrap().id;
+    let worker = a.register(T, None, 40, None).await.unwrap().id;
     let mut received = 0;
     for round in 0..30 {
         for n in 0..10 {
@@ -507,7 +517,8 @@ async fn a_run_that_another_server_ended_is_forgotten_when_its_worker_requests_j
 async fn a_run_that_another_server_ended_is_forgotten_even_if_its_worker_makes_no_request() {
     let world = World::new();
     let (a, b) = (server(&world, "a"), server(&world, "b"));
-    let (busy, gone) = (a.register(T, None, 3).await.unwrap().id, a.register(T, None, 1).await.unwrap().id);
+    let (busy, gone) =
+        (a.register(T, None, 3, None).await.unwrap().id, a.register(T, None, 1, None).await.unwrap().id);
     for n in 0..4 {
         world.add_for("t", &format!("{n}"), false).await;
     }
@@ -540,7 +551,7 @@ async fn the_server_that_removes_a_worker_charges_its_runs() {
     for restarted in [false, true] {
         let world = World::new();
         let (mut a, b) = (server(&world, "a"), server(&world, "b"));
-        let worker = a.register(T, None, 60).await.unwrap().id;
+        let worker = a.register(T, None, 60, None).await.unwrap().id;
         for n in 0..45 {
             world.add_for("t", &format!("{n:02}"), false).await;
         }
@@ -571,7 +582,7 @@ async fn the_server_that_removes_a_worker_charges_its_runs() {
 async fn a_worker_that_leaves_is_charged_once_whatever_server_it_uses() {
     let world = World::new();
     let (a, b) = (server(&world, "a"), server(&world, "b"));
-    let worker = a.register(T, None, 2).await.unwrap().id;
+    let worker = a.register(T, None, 2, None).await.unwrap().id;
     for id in ["1", "2"] {
         world.add_for("t", id, false).await;
     }

@@ -5,9 +5,9 @@ use tokio_util::sync::CancellationToken;
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_queue::{NewJob, State, filters, jobs};
 use turnwise_store::Store;
-use turnwise_worker::{External, ExternalOptions, Filters};
+use turnwise_worker::{External, Options, release_filtered};
 
-use crate::common::{PATIENCE, T, World, done, json};
+use crate::common::{PATIENCE, T, World, accept, done, json};
 
 /// The number of jobs that a filter pauses.
 const PAUSED: usize = 2_000;
@@ -21,8 +21,7 @@ async fn world(locks: &str) -> (World, CancellationToken) {
     // The store has the embedded engine's own limits.
     world.store = Store::new(world.engine.clone(), world.clock.clone());
     let stop = CancellationToken::new();
-    let service = Filters { store: world.store.clone(), keys: world.keys.clone() };
-    tokio::spawn(service.run(stop.clone()));
+    tokio::spawn(release_filtered((world.store.clone(), world.keys.clone()), stop.clone()));
     let keys = &world.keys;
     let rule = Rule {
         id: "bulk".into(),
@@ -80,11 +79,11 @@ async fn a_job_behind_thousands_of_paused_jobs_that_lock_starts_soon() {
 #[tokio::test]
 async fn an_external_worker_with_one_slot_receives_a_job_behind_thousands_of_paused_jobs_soon() {
     let (world, stop) = world("{}").await;
-    let external = External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default());
-    let worker = external.register(T, None, 1).await.unwrap().id;
+    let external = External::new(world.store.clone(), world.keys.clone(), Options::default());
+    let worker = external.register(T, None, 1, None).await.unwrap().id;
     let before = world.store.counters();
     let leave = CancellationToken::new();
-    let accepted = external.accept(T, &worker, 0, 1, PATIENCE, &leave);
+    let accepted = accept(&external, T, &worker, (0, 1, PATIENCE), &leave);
     let accepted = tokio::time::timeout(PATIENCE, accepted).await.expect("nothing was accepted").unwrap();
     let commits = world.store.counters().since(&before).commits;
     assert_eq!(accepted[0].job.id, "1-urgent");

@@ -8,7 +8,7 @@ use turnwise_queue::{Job, Keyspace, State};
 use turnwise_store::Transaction;
 use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker, handler_fn};
 
-use crate::common::{PATIENCE, T, World, json};
+use crate::common::{PATIENCE, T, World, json, slots};
 
 #[tokio::test]
 async fn a_function_is_a_handler() {
@@ -54,7 +54,7 @@ async fn blocked() -> Blocked {
     let (let_go, wait) = mpsc::channel();
     let (blocks, mut blocking) = tokio::sync::mpsc::unbounded_channel();
     let handler = Blocking { let_go: Mutex::new(wait), blocks };
-    let options = Options { max_jobs: 2, ..Options::default() };
+    let options = slots(2);
     let (store, keys) = (world.store.clone(), world.keys.clone());
     let worker = Worker::start(store, keys, T, Arc::new(handler), options).await.unwrap();
     world.add("bad").await;
@@ -161,7 +161,7 @@ impl JobHandler for PanicsInTheEnd {
 #[tokio::test]
 async fn a_panic_while_the_end_is_written_fails_the_job_and_frees_its_slot() {
     let world = World::new();
-    let options = Options { max_jobs: 1, exclusive: true, ..Options::default() };
+    let options = Options { exclusive: true, ..slots(1) };
     let handler = Arc::new(PanicsInTheEnd(false.into()));
     let worker = Worker::start(world.store.clone(), world.keys.clone(), T, handler, options).await.unwrap();
     world.add("a").await;

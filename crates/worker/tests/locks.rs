@@ -13,11 +13,11 @@ use turnwise_queue::locks::{Asked, How, LockAt, Spot, list};
 use turnwise_queue::{Claim, Context, Keyspace, NewJob, RunKey, State, claims, jobs, usage, workers};
 use turnwise_store::Store;
 use turnwise_worker::{
-    External, ExternalEnd, ExternalOptions, JobContext, LockError, Options, Outcome, Passes, QueueRules,
-    Worker, handler_fn,
+    External, ExternalEnd, JobContext, LockError, Options, Outcome, Passes, QueueRules, Tunables, Worker,
+    handler_fn,
 };
 
-use crate::common::{PATIENCE, T, World, done, json, open, run_once_each};
+use crate::common::{PATIENCE, T, World, accept, done, json, open, run_once_each, tuned};
 
 const NOW: Duration = Duration::ZERO;
 /// Locks instances and nodes that it finds out at run time.
@@ -72,7 +72,7 @@ impl Locking {
                 }
             }
         });
-        let options = Options { max_jobs, queue: Arc::new(queue), ..Options::default() };
+        let options = tuned(Tunables { max_jobs, queue: Arc::new(queue), ..Tunables::default() });
         let World { store, keys, .. } = &self.world;
         Worker::start(store.clone(), keys.clone(), T, Arc::new(handler), options).await.unwrap()
     }
@@ -537,14 +537,14 @@ async fn a_job_is_woken_when_a_job_of_another_type_releases_its_lock() {
 async fn external_workers_receive_jobs_with_their_locks_and_wait_for_further_locks() {
     let locking = Locking::new();
     let World { store, keys, .. } = &locking.world;
-    let external = External::new(store.clone(), keys.clone(), ExternalOptions::default());
-    let worker = external.register(T, None, 2).await.unwrap().id;
+    let external = External::new(store.clone(), keys.clone(), Options::default());
+    let worker = external.register(T, None, 2, None).await.unwrap().id;
     for (id, locks) in [("a", r#"{"instance":{"exclusive":["i"]}}"#), ("b", FINDS_OUT)] {
         locking.add(id, locks).await;
         locking.world.clock.advance(Duration::from_micros(1));
     }
     let leave = &CancellationToken::new();
-    let accepted = external.accept(T, &worker, 0, 2, NOW, leave).await.unwrap();
+    let accepted = accept(&external, T, &worker, (0, 2, NOW), leave).await.unwrap();
     let [a, b] = <[_; 2]>::try_from(accepted).unwrap();
     assert_eq!((a.job.id.as_str(), b.job.id.as_str()), ("a", "b"));
     assert!(a.job.held().unwrap().at(&Spot::resource("instance", "i")).is_some());
@@ -555,7 +555,7 @@ async fn external_workers_receive_jobs_with_their_locks_and_wait_for_further_loc
     assert!(matches!(&asked, Asked::Waits(blocked) if blocked.by[0].id == "a"), "{asked:?}");
     // One job waits, and lends its slot.
     locking.add("c", "{}").await;
-    let accepted = external.accept(T, &worker, b.claim, 1, NOW, leave).await.unwrap();
+    let accepted = accept(&external, T, &worker, (b.claim, 1, NOW), leave).await.unwrap();
     assert_eq!(accepted[0].job.id, "c");
     let waits = tokio::spawn({
         let (external, of_b, i, leave) = (external.clone(), of_b.clone(), i.clone(), leave.clone());

@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use turnwise_queue::State;
-use turnwise_worker::{
-    CrashKind, External, ExternalEnd, ExternalOptions, Metrics, Options, Outcome, RunResult, TypeMetrics,
-};
+use turnwise_worker::{CrashKind, External, ExternalEnd, Metrics, Options, Outcome, RunResult, TypeMetrics};
 
-use crate::common::{Instruction, PATIENCE, T, World, json};
+use crate::common::{Instruction, PATIENCE, T, World, accept, json, slots};
 
 /// Claims, retries, and the waits in µs.
 fn starts(of_type: &TypeMetrics) -> (u64, u64, u64) {
@@ -19,7 +17,7 @@ fn starts(of_type: &TypeMetrics) -> (u64, u64, u64) {
 async fn the_runs_of_a_worker_are_counted_by_their_results() {
     let mut world = World::new();
     let metrics = Arc::<Metrics>::default();
-    let options = Options { max_jobs: 1, metrics: metrics.clone(), exclusive: true, ..Options::default() };
+    let options = Options { metrics: metrics.clone(), exclusive: true, ..slots(1) };
     for id in ["a", "b"] {
         world.add(id).await;
     }
@@ -47,17 +45,17 @@ async fn the_runs_of_a_worker_are_counted_by_their_results() {
 async fn the_runs_of_an_external_worker_are_counted_and_a_retry_is_one() {
     let world = World::new();
     let metrics = Arc::<Metrics>::default();
-    let external = External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default());
-    let external = external.with_metrics(metrics.clone());
-    let worker = external.register(T, None, 1).await.unwrap().id;
+    let options = Options { metrics: metrics.clone(), ..Options::default() };
+    let external = External::new(world.store.clone(), world.keys.clone(), options);
+    let worker = external.register(T, None, 1, None).await.unwrap().id;
     world.add("a").await;
     let never = tokio_util::sync::CancellationToken::new();
     let crash = ExternalEnd::Crashed("a fault".to_owned());
     for (received, end) in [(0, crash), (1, ExternalEnd::Completed(json("1")))] {
-        let mut jobs = external.accept(T, &worker, received, 1, Duration::ZERO, &never).await.unwrap();
+        let mut jobs = accept(&external, T, &worker, (received, 1, Duration::ZERO), &never).await.unwrap();
         let claim = jobs.pop().unwrap().claim;
         // A lost response is sent again, and is no second claim.
-        let again = external.accept(T, &worker, received, 1, Duration::ZERO, &never).await.unwrap();
+        let again = accept(&external, T, &worker, (received, 1, Duration::ZERO), &never).await.unwrap();
         assert_eq!(again.len(), 1);
         world.clock.advance(Duration::from_millis(2));
         for _ in 0..2 {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::{Mode, State, modes, workers};
-use turnwise_worker::{External, ExternalOptions, Given, Options, Wanted};
+use turnwise_worker::{External, Given, Options, Wanted};
 
-use crate::common::{PATIENCE, T, World, done};
+use crate::common::{PATIENCE, T, World, done, slots};
 
 const WAIT: Duration = Duration::from_secs(600);
 
@@ -151,7 +151,7 @@ async fn no_job_waits_for_the_part_of_a_quiet_worker() {
 #[tokio::test]
 async fn a_node_keeps_its_mode_through_a_restart() {
     let mut world = World::new();
-    let options = || Options { node: "n1".into(), max_jobs: 1, ..Options::default() };
+    let options = || Options { node: "n1".into(), ..slots(1) };
     let worker = world.start_with(&world.store, options()).await;
     assert_eq!(world.set_node("n1", Mode::Quiet).await, 1);
     assert_eq!(world.set_node("n2", Mode::Drain).await, 0);
@@ -170,13 +170,15 @@ async fn a_node_keeps_its_mode_through_a_restart() {
 #[tokio::test]
 async fn a_quiet_external_worker_waits_without_standing_in_the_line() {
     let world = World::new();
-    let external = External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default());
-    let (quiet, other) =
-        (external.register(T, None, 1).await.unwrap().id, external.register(T, None, 1).await.unwrap().id);
+    let external = External::new(world.store.clone(), world.keys.clone(), Options::default());
+    let (quiet, other) = (
+        external.register(T, None, 1, None).await.unwrap().id,
+        external.register(T, None, 1, None).await.unwrap().id,
+    );
     let waits = |worker: &str| {
         let (external, worker) = (external.clone(), worker.to_owned());
         let wanted = Wanted { received: 0, limit: 1, wait: WAIT, tenants: None };
-        tokio::spawn(async move { external.accept_of(T, &worker, wanted, &CancellationToken::new()).await })
+        tokio::spawn(async move { external.accept(T, &worker, wanted, &CancellationToken::new()).await })
     };
     let given = async |waiting: tokio::task::JoinHandle<turnwise_queue::Result<Given>>| {
         let given = tokio::time::timeout(PATIENCE, waiting).await.expect("it waits on").unwrap().unwrap();
@@ -204,7 +206,7 @@ async fn a_quiet_external_worker_waits_without_standing_in_the_line() {
     assert_eq!((ids, mode), (vec!["b".to_owned()], Mode::Drain));
     let wanted = Wanted { received: 1, limit: 1, wait: WAIT, tenants: None };
     let leave = CancellationToken::new();
-    let waiting = external.accept_of(T, &quiet, wanted, &leave);
+    let waiting = external.accept(T, &quiet, wanted, &leave);
     let drained = async {
         world.clock.wait_for_sleepers(Duration::from_secs(1), 1).await;
         world.clock.advance(Duration::from_secs(1));

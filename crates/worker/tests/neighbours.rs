@@ -8,7 +8,7 @@ use turnwise_queue::{Context, Error, EventKind, Job, Keyspace, NewJob, State, jo
 use turnwise_store::Transaction;
 use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 
-use crate::common::{PATIENCE, T, World, done};
+use crate::common::{PATIENCE, T, World, done, slots};
 
 /// The number of 5 s ticks in two health timeouts of 15 s.
 const TWO_TIMEOUTS: usize = 6;
@@ -247,7 +247,7 @@ async fn the_owner_of_an_exclusive_store_removes_all_workers_except_external_one
 async fn a_worker_sends_heartbeats_while_its_handlers_stop_slowly() {
     let mut world = World::new();
     let grace = Duration::from_secs(60);
-    let options = Options { max_jobs: 1, stop_grace: grace, ..Options::default() };
+    let options = Options { stop_grace: grace, ..slots(1) };
     let slow = world.start_with(&world.store, options).await;
     world.add("a").await;
     let run = world.next_run().await;
@@ -282,7 +282,7 @@ async fn a_worker_that_is_never_idle_sends_heartbeats() {
     for n in 0..100 {
         world.add(&format!("{n}")).await;
     }
-    let options = Options { max_jobs: 50, exclusive: true, ..Options::default() };
+    let options = Options { exclusive: true, ..slots(50) };
     let worker = Worker::start(store, keys, T, Arc::new(handler), options).await.unwrap();
     let id = world.workers().await.remove(0);
     world.clock.wait_for_sleeper(Options::default().health_interval).await;

@@ -9,7 +9,7 @@ use turnwise_queue::{Claim, Context, Error, Job, Keyspace, NewJob, State, jobs, 
 use turnwise_store::{Error as StoreError, Transaction};
 use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
 
-use crate::common::{T, World, done, json};
+use crate::common::{T, World, done, json, slots};
 
 const RUNS: usize = 40;
 
@@ -110,7 +110,7 @@ async fn an_end_that_cannot_be_written_affects_no_other_end() {
     for id in ["a", "bad", "c", "d"] {
         world.add(id).await;
     }
-    let options = Options { max_jobs: 4, exclusive: true, ..Options::default() };
+    let options = Options { exclusive: true, ..slots(4) };
     let (store, keys) = (world.store.clone(), world.keys.clone());
     let worker = Worker::start(store, keys, T, Arc::new(Picky), options).await.unwrap();
     for id in ["a", "c", "d"] {

@@ -7,9 +7,9 @@ use std::time::Duration;
 use turnwise_policy::backoff::OnLost;
 use turnwise_policy::fair_share::Fairness;
 use turnwise_queue::{State, jobs, tenants, usage, workers};
-use turnwise_worker::{FairRules, Options, Outcome, RotationRules};
+use turnwise_worker::{FairRules, Options, Outcome, RotationRules, Tunables};
 
-use crate::common::{Instruction, PATIENCE, Run, T, World, done};
+use crate::common::{Instruction, PATIENCE, Run, T, World, done, tuned};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
@@ -27,7 +27,7 @@ fn rules(max_churn: usize, shares: &[(&str, u32)]) -> FairRules {
 }
 
 fn options(max_jobs: usize, fair: FairRules) -> Options {
-    Options { max_jobs, fair, exclusive: true, ..Options::default() }
+    Options { exclusive: true, ..tuned(Tunables { max_jobs, fair, ..Tunables::default() }) }
 }
 
 /// Adds a continuous job, and moves the clock a little.
@@ -221,7 +221,7 @@ async fn excess_jobs_are_stopped_at_the_next_cycle_and_one_shot_jobs_last() {
     running.start(&mut world, 6).await;
     let tunables = worker.tunables().get();
     for (max_jobs, gone) in [(3, 3), (1, 5)] {
-        worker.tunables().set(turnwise_worker::Tunables { max_jobs, ..tunables.clone() });
+        worker.tunables().set(Tunables { max_jobs, ..tunables.clone() });
         cycle(&world, 1).await;
         let left = 6 - gone;
         let ids = ["a0", "a1", "a2", "a3", "once0", "once1"];
@@ -248,7 +248,8 @@ async fn slots_that_follow_the_demand_stop_no_job_within_their_bounds() {
         add(&world, "a", &format!("a{n}")).await;
     }
     let bounds = |least, most| Some(turnwise_queue::Bounds { least, most });
-    let elastic = Options { bounds: bounds(1, 6), ..options(5, rules(1, &[])) };
+    let mut elastic = options(5, rules(1, &[]));
+    elastic.tunables.bounds = bounds(1, 6);
     let worker = world.start_with(&world.store, elastic).await;
     let mut running = Running::default();
     running.start(&mut world, 5).await;
@@ -258,13 +259,13 @@ async fn slots_that_follow_the_demand_stop_no_job_within_their_bounds() {
     };
     assert_eq!((row().await.slots, row().await.bounds), (5, bounds(1, 6)));
     let tunables = worker.tunables().get();
-    worker.tunables().set(turnwise_worker::Tunables { max_jobs: 1, ..tunables.clone() });
+    worker.tunables().set(Tunables { max_jobs: 1, ..tunables.clone() });
     for _ in 0..3 {
         cycle(&world, 1).await;
     }
     assert_eq!((row().await.slots, running.of(&world, "a").await), (1, 5));
     // A lower upper bound stops the excess, as with a plain number.
-    worker.tunables().set(turnwise_worker::Tunables { max_jobs: 1, bounds: bounds(1, 3), ..tunables });
+    worker.tunables().set(Tunables { max_jobs: 1, bounds: bounds(1, 3), ..tunables });
     cycle(&world, 1).await;
     let patience = async {
         while running.of(&world, "a").await != 3 {
@@ -331,7 +332,7 @@ async fn two_workers_do_not_both_preempt_a_job_for_the_same_waiting_job() {
     let interval = 60 * INTERVAL;
     let mut fair = rules(4, &[]);
     fair.rotation = fair.rotation.map(|rotation| RotationRules { interval, ..rotation });
-    let beside = |max_jobs| Options { max_jobs, fair: fair.clone(), ..Options::default() };
+    let beside = |max_jobs| tuned(Tunables { max_jobs, fair: fair.clone(), ..Tunables::default() });
     let one = world.start_with(&world.store, beside(4)).await;
     let mut running = Running::default();
     running.start(&mut world, 4).await;
@@ -357,7 +358,7 @@ async fn two_workers_do_not_pass_jobs_back_and_forth() {
     let interval = 60 * INTERVAL;
     let mut fair = rules(8, &[]);
     fair.rotation = fair.rotation.map(|rotation| RotationRules { interval, ..rotation });
-    let options = Options { max_jobs: 4, fair, ..Options::default() };
+    let options = tuned(Tunables { max_jobs: 4, fair, ..Tunables::default() });
     let mut running = Running::default();
     let workers = [
         world.start_with(&world.store, options.clone()).await,
@@ -424,7 +425,8 @@ async fn a_slow_stop_is_not_followed_by_another_one() {
 async fn the_charges_of_a_dead_worker_stay() {
     let mut world = World::new();
     add(&world, "a", "a1").await;
-    let options = Options { on_lost: OnLost::Requeue, ..options(1, rules(1, &[])) };
+    let mut options = options(1, rules(1, &[]));
+    options.tunables.on_lost = OnLost::Requeue;
     let worker = world.start_with(&world.store, options.clone()).await;
     let _first = world.next_run().await;
     cycle(&world, 1).await;
@@ -476,7 +478,7 @@ async fn schemes_can_change_while_jobs_run_and_wait() {
     let tunables = worker.tunables().get();
     for fairness in [Fairness::Rfc, Fairness::VirtualTime, Fairness::Rfc] {
         let fair = FairRules { fairness, ..tunables.fair.clone() };
-        worker.tunables().set(turnwise_worker::Tunables { fair, ..tunables.clone() });
+        worker.tunables().set(Tunables { fair, ..tunables.clone() });
         let mut ran = BTreeSet::new();
         // A surplus from the other scheme holds a tenant back for at most 30 cycles.
         for _ in 0..60 {
@@ -616,7 +618,7 @@ async fn time_passes(world: &mut World, running: &mut Running, time: Duration) {
 #[tokio::test]
 async fn workers_that_are_restarted_one_by_one_end_with_equal_loads() {
     let mut world = World::new();
-    let options = Options { max_jobs: 6, fair: rules(2, &[]), ..Options::default() };
+    let options = tuned(Tunables { max_jobs: 6, fair: rules(2, &[]), ..Tunables::default() });
     let mut running = Running::default();
     let mut workers = std::collections::VecDeque::new();
     for _ in 0..3 {

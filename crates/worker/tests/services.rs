@@ -8,24 +8,22 @@ use turnwise_queue::claims::Ending;
 use turnwise_queue::{After, Claim, Context, NewJob, State, claims, jobs, workers};
 use turnwise_store::Runtime;
 use turnwise_worker::{
-    DEFAULT_HEALTH_INTERVAL, Dependencies, External, ExternalOptions, Live, Monitor, MonitorOptions,
-    Retention, RetentionOptions,
+    DEFAULT_HEALTH_INTERVAL, External, Live, Monitor, Options, Retention, RetentionOptions,
+    settle_dependencies,
 };
 
 use crate::common::faulty::Fault;
-use crate::common::{PATIENCE, T, World, json};
+use crate::common::{PATIENCE, T, World, accept, json};
 
 fn external(world: &World) -> External {
-    External::new(world.store.clone(), world.keys.clone(), ExternalOptions::default())
+    External::new(world.store.clone(), world.keys.clone(), Options::default())
 }
 
 /// Starts the monitor of a server.
 fn monitor(world: &World) -> CancellationToken {
     let stop = CancellationToken::new();
     let (store, keys) = (world.store.clone(), world.keys.clone());
-    let monitor =
-        Monitor { store, keys, options: MonitorOptions::default().into(), external: external(world) };
-    tokio::spawn(monitor.run(stop.clone()));
+    tokio::spawn(Monitor { store, keys, external: external(world) }.run(stop.clone()));
     stop
 }
 
@@ -43,14 +41,14 @@ async fn checked(world: &World) {
 async fn external_workers_of_all_types_that_miss_their_heartbeats_are_removed_within_two_timeouts() {
     let world = World::new();
     let external = external(&world);
-    let silent = external.register(T, None, 1).await.unwrap().id;
-    let other = external.register("other", None, 1).await.unwrap().id;
-    let lively = external.register(T, None, 1).await.unwrap().id;
+    let silent = external.register(T, None, 1, None).await.unwrap().id;
+    let other = external.register("other", None, 1, None).await.unwrap().id;
+    let lively = external.register(T, None, 1, None).await.unwrap().id;
     let inner = workers::Worker::new("in a process", "n", 0, 1);
     world.run(async |tx, keys| workers::register(tx, keys, T, &inner)).await;
     world.add("a").await;
     let leave = CancellationToken::new();
-    external.accept(T, &silent, 0, 1, PATIENCE, &leave).await.unwrap();
+    accept(&external, T, &silent, (0, 1, PATIENCE), &leave).await.unwrap();
     let _stop = monitor(&world);
     for tick in 0..12 {
         world.tick(1).await;
@@ -71,7 +69,7 @@ async fn external_workers_of_all_types_that_miss_their_heartbeats_are_removed_wi
 async fn a_server_that_has_just_started_gives_each_worker_a_full_timeout() {
     let world = World::new();
     let external = external(&world);
-    let worker = external.register(T, None, 1).await.unwrap().id;
+    let worker = external.register(T, None, 1, None).await.unwrap().id;
     let first = monitor(&world);
     for _ in 0..3 {
         world.tick(1).await;
@@ -95,7 +93,7 @@ async fn a_server_that_has_just_started_gives_each_worker_a_full_timeout() {
 async fn no_worker_is_removed_while_none_can_send_heartbeats() {
     let world = World::new();
     let external = external(&world);
-    let worker = external.register(T, None, 1).await.unwrap().id;
+    let worker = external.register(T, None, 1, None).await.unwrap().id;
     let (store, faulty) = world.faulty();
     let commit = async || {
         let tx = store.begin().await.unwrap();
@@ -103,8 +101,7 @@ async fn no_worker_is_removed_while_none_can_send_heartbeats() {
         tx.commit().await.is_ok()
     };
     let stop = CancellationToken::new();
-    let (keys, options) = (world.keys.clone(), MonitorOptions::default().into());
-    let monitor = Monitor { store: store.clone(), keys, options, external: external.clone() };
+    let monitor = Monitor { store: store.clone(), keys: world.keys.clone(), external: external.clone() };
     tokio::spawn(monitor.run(stop.clone()));
     for tick in 0..12 {
         // Reads still succeed.
@@ -121,7 +118,7 @@ async fn no_worker_is_removed_while_none_can_send_heartbeats() {
         assert_eq!(exists(&world, T, &worker).await, tick < 3, "tick {tick}");
     }
     // An old failure without any later attempt proves nothing.
-    let second = external.register(T, None, 1).await.unwrap().id;
+    let second = external.register(T, None, 1, None).await.unwrap().id;
     faulty.fail(Fault::Lost, "mark");
     assert!(!commit().await);
     for _ in 0..5 {
@@ -166,10 +163,10 @@ async fn a_worker_of_the_last_of_many_types_is_removed() {
         workers::register(tx, keys, job_type, &patient).unwrap();
     })
     .await;
-    let silent = external.register(LAST, None, 1).await.unwrap().id;
+    let silent = external.register(LAST, None, 1, None).await.unwrap().id;
     world.run(async |tx, keys| jobs::add(tx, keys, &NewJob::new(LAST, "a", json("{}")), 1).await).await;
     let leave = CancellationToken::new();
-    assert_eq!(external.accept(LAST, &silent, 0, 1, PATIENCE, &leave).await.unwrap().len(), 1);
+    assert_eq!(accept(&external, LAST, &silent, (0, 1, PATIENCE), &leave).await.unwrap().len(), 1);
     let stop = monitor(&world);
     for _ in 0..4 {
         world.tick(1).await;
@@ -186,12 +183,12 @@ async fn a_worker_of_the_last_of_many_types_is_removed() {
 async fn a_removal_of_an_external_worker_that_was_interrupted_is_completed() {
     let world = World::new();
     let external = external(&world);
-    let worker = external.register(T, None, 5).await.unwrap().id;
+    let worker = external.register(T, None, 5, None).await.unwrap().id;
     for id in ["a", "b", "c"] {
         world.add(id).await;
     }
     let leave = CancellationToken::new();
-    assert_eq!(external.accept(T, &worker, 0, 5, PATIENCE, &leave).await.unwrap().len(), 3);
+    assert_eq!(accept(&external, T, &worker, (0, 5, PATIENCE), &leave).await.unwrap().len(), 3);
     assert!(
         !world
             .run(async |tx, keys| workers::remove(Context::new(tx, keys, T, 3, 20), &worker, 1).await)
@@ -300,8 +297,7 @@ async fn jobs_of_the_last_of_many_types_are_removed() {
 async fn a_server_releases_dependents_that_an_end_could_not_release() {
     let world = World::new();
     let stop = CancellationToken::new();
-    let service = Dependencies { store: world.store.clone(), keys: world.keys.clone() };
-    tokio::spawn(service.run(stop.clone()));
+    tokio::spawn(settle_dependencies((world.store.clone(), world.keys.clone()), stop.clone()));
     world.add("a").await;
     let waiting = NewJob { after: vec![After::completed(T, "a")], ..NewJob::new(T, "b", json("{}")) };
     world.run(async |tx, keys| jobs::add(tx, keys, &waiting, 1).await).await;

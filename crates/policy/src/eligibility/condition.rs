@@ -196,14 +196,10 @@ struct Literal {
 
 #[derive(Debug, Clone)]
 enum Field {
-    Id,
-    Type,
-    Tenant,
+    Indexed(Indexed),
     User,
     Reason,
-    ReasonClass,
     Option(Vec<String>),
-    State,
     Count(Count),
     Time(Moment),
     Age(Moment),
@@ -279,11 +275,6 @@ impl Condition {
         values(self.node.as_ref()?, field)
     }
 
-    /// Whether it holds for every job.
-    pub fn is_always(&self) -> bool {
-        self.node.is_none()
-    }
-
     /// Whether it needs a member of the options.
     pub fn asks_for_options(&self) -> bool {
         fn asks(node: &Node) -> bool {
@@ -322,13 +313,13 @@ fn truth(node: &Node, job: &Subject<'_>) -> Truth {
             let is_not = matches!(operator, Operator::NotEqual | Operator::MatchesNot);
             let missing = Truth::from(is_not);
             match field {
-                Field::Id => text(job.id),
-                Field::Type => text(job.job_type),
-                Field::Tenant => text(job.tenant),
+                Field::Indexed(Indexed::Id) => text(job.id),
+                Field::Indexed(Indexed::Type) => text(job.job_type),
+                Field::Indexed(Indexed::Tenant) => text(job.tenant),
                 Field::User => job.user.map_or(missing, text),
                 Field::Reason if is_not => Truth::all(job.reasons.iter().map(|reason| text(reason))),
                 Field::Reason => Truth::any(job.reasons.iter().map(|reason| text(reason))),
-                Field::ReasonClass => {
+                Field::Indexed(Indexed::ReasonClass) => {
                     job.standing.and_then(|standing| standing.reason_class).map_or(missing, text)
                 }
                 Field::Option(path) => match (job.option)(path) {
@@ -337,7 +328,7 @@ fn truth(node: &Node, job: &Subject<'_>) -> Truth {
                     Some(found) => compare(&found, *operator, value).into(),
                     None => missing,
                 },
-                Field::State | Field::Count(_) | Field::Time(_) | Field::Age(_) => {
+                Field::Indexed(Indexed::State) | Field::Count(_) | Field::Time(_) | Field::Age(_) => {
                     let stands = |standing| stands(field, &standing, job.added_us, *operator, value);
                     job.standing.map_or(missing, |standing| stands(standing).into())
                 }
@@ -354,7 +345,7 @@ fn stands(field: &Field, job: &Standing<'_>, added_us: i64, operator: Operator, 
         Moment::Ended => job.ended_us,
     };
     let number = match field {
-        Field::State => {
+        Field::Indexed(Indexed::State) => {
             let is = job.states.iter().any(|state| value.text.as_deref() == Some(*state));
             return is == (operator == Operator::Equal);
         }
@@ -373,21 +364,11 @@ fn stands(field: &Field, job: &Standing<'_>, added_us: i64, operator: Operator, 
 fn values(node: &Node, field: Indexed) -> Option<BTreeSet<&str>> {
     match node {
         Node::Compare {
-            field: of,
+            field: Field::Indexed(of),
             operator: Operator::Equal,
             value: Literal { text: Some(value), .. },
             ..
-        } => {
-            let is_it = matches!(
-                (of, field),
-                (Field::Type, Indexed::Type)
-                    | (Field::Id, Indexed::Id)
-                    | (Field::Tenant, Indexed::Tenant)
-                    | (Field::State, Indexed::State)
-                    | (Field::ReasonClass, Indexed::ReasonClass)
-            );
-            is_it.then(|| BTreeSet::from([value.as_str()]))
-        }
+        } => (*of == field).then(|| BTreeSet::from([value.as_str()])),
         Node::Compare { .. } | Node::Not(_) => None,
         Node::All(nodes) => {
             let mut sets = nodes.iter().filter_map(|node| values(node, field));

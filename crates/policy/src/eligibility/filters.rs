@@ -124,18 +124,13 @@ impl Filters {
         let about =
             self.0.iter().filter(|(rule, _)| rule.watermark_us == 0 || job.added_us >= rule.watermark_us);
         for (rule, condition) in about {
-            let truth = match rule.action {
-                Action::Continue => continue,
-                _ => condition.truth(job),
-            };
+            let applies = || condition.truth(job) != Truth::Fails;
             match rule.action {
-                _ if truth == Truth::Fails => {}
-                Action::Continue => {}
-                Action::Accept if truth == Truth::Unknown => {}
-                Action::Accept => return Verdict::Accept,
-                Action::Concurrency => return Verdict::Concurrency(rule),
-                Action::Pause => return Verdict::Pause(rule),
-                Action::Reject => return Verdict::Reject(rule),
+                Action::Accept if condition.holds(job) => return Verdict::Accept,
+                Action::Concurrency if applies() => return Verdict::Concurrency(rule),
+                Action::Pause if applies() => return Verdict::Pause(rule),
+                Action::Reject if applies() => return Verdict::Reject(rule),
+                _ => {}
             }
         }
         Verdict::Accept

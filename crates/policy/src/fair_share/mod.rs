@@ -15,9 +15,8 @@ mod shares;
 pub mod virtual_time;
 
 use std::fmt;
-use std::str::FromStr;
 
-pub use shares::{BadShares, Shares};
+pub use shares::Shares;
 
 /// A fairness scheme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -45,40 +44,5 @@ impl Fairness {
 impl fmt::Display for Fairness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-/// No fairness scheme has this name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnknownFairness(String);
-
-impl fmt::Display for UnknownFairness {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "fairness must be virtual_time or rfc, not {:?}", self.0)
-    }
-}
-
-impl std::error::Error for UnknownFairness {}
-
-impl FromStr for Fairness {
-    type Err = UnknownFairness;
-
-    fn from_str(name: &str) -> Result<Self, UnknownFairness> {
-        let known = Fairness::ALL.into_iter().find(|fairness| fairness.name() == name.trim());
-        known.ok_or_else(|| UnknownFairness(name.to_owned()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_scheme_is_known_by_its_name() {
-        for fairness in Fairness::ALL {
-            assert_eq!(fairness.to_string().parse(), Ok(fairness));
-        }
-        let error = "fifo".parse::<Fairness>().unwrap_err();
-        assert_eq!(error.to_string(), "fairness must be virtual_time or rfc, not \"fifo\"");
     }
 }

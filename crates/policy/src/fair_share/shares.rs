@@ -4,25 +4,11 @@
 //! configuration: a tenant without configured shares has [`Shares::DEFAULT`].
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::RangeInclusive;
 
 /// The tenants whose shares differ from the default.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Shares(BTreeMap<String, u32>);
-
-/// Shares outside of [`Shares::RANGE`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BadShares(pub u32);
-
-impl fmt::Display for BadShares {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (least, most) = (Shares::RANGE.start(), Shares::RANGE.end());
-        write!(f, "shares must be a whole number from {least} to {most}, not {}", self.0)
-    }
-}
-
-impl std::error::Error for BadShares {}
 
 impl Shares {
     /// The shares of a tenant without configured shares.
@@ -38,10 +24,11 @@ impl Shares {
     /// Sets a tenant's shares.
     ///
     /// # Errors
-    /// The shares are outside [`Shares::RANGE`]; nothing has changed.
-    pub fn set(&mut self, tenant: impl Into<String>, shares: u32) -> Result<(), BadShares> {
+    /// What is wrong with shares outside [`Shares::RANGE`]; nothing has changed.
+    pub fn set(&mut self, tenant: impl Into<String>, shares: u32) -> Result<(), String> {
         if !Self::RANGE.contains(&shares) {
-            return Err(BadShares(shares));
+            let (least, most) = (Self::RANGE.start(), Self::RANGE.end());
+            return Err(format!("shares must be a whole number from {least} to {most}, not {shares}"));
         }
         self.0.insert(tenant.into(), shares);
         Ok(())
@@ -86,7 +73,7 @@ mod tests {
         shares.set("a", 1_000).unwrap();
         for bad in [0, 1_001, u32::MAX] {
             let error = shares.set("a", bad).unwrap_err();
-            assert_eq!(error.to_string(), format!("shares must be a whole number from 1 to 1000, not {bad}"));
+            assert_eq!(error, format!("shares must be a whole number from 1 to 1000, not {bad}"));
         }
         assert_eq!(shares.of("a"), 1_000);
         let clamped: Shares = [("none".to_owned(), 0), ("all".to_owned(), u32::MAX)].into_iter().collect();

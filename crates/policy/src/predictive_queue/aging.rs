@@ -76,7 +76,6 @@ pub struct Aged {
 
 impl Aged {
     /// As a number, for display.
-    #[allow(clippy::cast_precision_loss, reason = "it is shown with a few digits")]
     pub fn to_f64(self, aging: Aging) -> f64 {
         self.scaled as f64 / 1_000.0 / f64::from(aging.ticks.max(1))
     }

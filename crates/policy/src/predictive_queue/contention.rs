@@ -1,7 +1,7 @@
 //! How likely a job is to wait for locks if it starts now: its *weight*.
 //!
-//! At each level, what the pending job wants is compared with what each running job locks there ([`compare`]: seven
-//! kinds of request by seven). The highest cell over all running jobs counts, and the levels are added up:
+//! At each level, what the pending job wants is compared with what each running job locks there, in a table of seven
+//! kinds of request by seven ([`apart`], [`same`]). The highest cell over all running jobs counts, and the levels are added up:
 //!
 //! ```text
 //! weight = base + Σ over levels ( max over running jobs ( compare(wanted, locked) ) )
@@ -21,17 +21,17 @@
 //! - *Units.* Two shared requests for one resource add no weight, unless the resource has a capacity, and the held
 //!   and the wanted units exceed it together. Then the job is stuck, as it would be behind an exclusive lock.
 //! - *Unknown columns stay.* A running job that has yet to find out its locks counts as what it declared, until it
-//!   holds a lock of that level and mode. Then it counts as what it holds ([`Running`]).
+//!   holds a lock of that level and mode. Then it counts as what it holds ([`Running`](super::summary::Running)).
+//!
+//! A [`Summary`](super::summary::Summary) of all running jobs computes a weight at the cost of the job's own resources. The tests compare
+//! it with the definition: a comparison with every running job.
 //!
 //! Source: the design document of Ganeti's predictive queue, cell by cell. Numbers are thousandths, so that sums are
 //! exact, and the same on every node.
 
-use std::collections::BTreeMap;
 use std::fmt;
-use std::iter::once;
 
-use super::locks::{Levels, Request, Requests};
-use super::summary::Running;
+use super::locks::Request;
 
 /// How likely a job is to wait for locks, in thousandths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -46,7 +46,6 @@ impl Weight {
     /// A configured weight: 0.001 to 1,000, rounded to thousandths. `None` outside this range.
     pub fn new(weight: f64) -> Option<Weight> {
         let thousandths = (weight * 1_000.0).round();
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between the two")]
         (1.0..=1_000_000.0).contains(&thousandths).then_some(Weight(thousandths as u32))
     }
 
@@ -85,11 +84,6 @@ pub const PERHAPS_STUCK: Weight = Weight(1_500);
 pub const STUCK: Weight = Weight(3_000);
 /// The default weight of a job before any comparison.
 pub const DEFAULT_BASE: Weight = Weight(1_000);
-
-/// The weight of the big lock above the base: the highest cell at every level. 15 with five levels.
-pub fn big_lock(levels: &Levels) -> Weight {
-    (0..levels.len()).fold(Weight(0), |sum, _| sum.plus(STUCK))
-}
 
 /// The seven kinds of [`Request`], without names: rows and columns of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -183,20 +177,6 @@ pub fn same(wanted: Kind, locked: Kind) -> Weight {
     TABLE[wanted as usize][locked as usize].same
 }
 
-/// The weight of what a pending job wants at a level against what one running job locks there. Units are not
-/// compared.
-pub fn compare(wanted: &Request, locked: &Request) -> Weight {
-    let shares_a_name = match (wanted, locked) {
-        (Request::Shared(i), Request::Shared(j)) => i.keys().any(|name| j.contains_key(name)),
-        (Request::Shared(i), Request::Exclusive(j)) => i.keys().any(|name| j.contains(name)),
-        (Request::Exclusive(i), Request::Shared(j)) => i.iter().any(|name| j.contains_key(name)),
-        (Request::Exclusive(i), Request::Exclusive(j)) => !i.is_disjoint(j),
-        _ => false,
-    };
-    let cell = if shares_a_name { same } else { apart };
-    cell(wanted.into(), locked.into())
-}
-
 /// The weight of a job, before it ages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Predicted {
@@ -215,44 +195,12 @@ impl Predicted {
     }
 }
 
-/// A job's weight by comparison with every running job: the definition. A [`Summary`](super::summary::Summary)
-/// computes the same at the cost of the job's own resources.
-pub fn weigh_by_comparing(
-    wanted: &Requests,
-    running: &[Running],
-    levels: &Levels,
-    base: Weight,
-) -> Predicted {
-    if wanted.big_lock {
-        return Predicted::new(base, vec![STUCK; levels.len()]);
-    }
-    let at_level = |(level, name): (usize, &str)| {
-        let Some(at) = wanted.levels.get(name) else { return NO_CONTENTION };
-        let locked: Vec<Request> =
-            running.iter().flat_map(|job| job.at(level)).chain(once(Request::None)).collect();
-        let pairs = at.requests().into_iter().flat_map(|row| locked.iter().map(move |column| (row, column)));
-        let worst = pairs.map(|(row, column)| compare(row, column)).max().unwrap_or_default();
-        let mut held: BTreeMap<&str, u64> = BTreeMap::new();
-        for request in &locked {
-            if let Request::Shared(names) = request {
-                names.iter().for_each(|(name, units)| *held.entry(name).or_default() += u64::from(*units));
-            }
-        }
-        let too_many = |(name, wanted): (&String, &u32)| {
-            let held = held.get(name.as_str()).copied().unwrap_or(0);
-            levels
-                .capacity(level, name)
-                .is_some_and(|most| held + u64::from(*wanted.min(&most)) > u64::from(most))
-        };
-        let stuck = matches!(at.requests()[0], Request::Shared(names) if names.iter().any(too_many));
-        if stuck { STUCK } else { worst }
-    };
-    Predicted::new(base, levels.names().enumerate().map(at_level).collect())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::locks::Units;
+    use std::collections::BTreeMap;
+
+    use super::super::locks::{Levels, Requests, Units};
+    use super::super::tests::{big_lock, compare, weigh_by_comparing};
     use super::*;
 
     fn request(kind: &str, names: &str) -> Request {

@@ -23,7 +23,7 @@
 //! window, of which `r` start, a pass computes about `n + r` weights, not `n · r`.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use super::aging::{Aged, Aging, Rules};
 use super::contention::Weight;
@@ -204,7 +204,7 @@ struct Reservations<'a> {
     /// Those of all jobs.
     all: Summary,
     /// For each job of the window with a reservation: what blocks it that was reserved earlier.
-    earlier: Vec<(usize, Option<Obstacle>)>,
+    earlier: BTreeMap<usize, Option<Obstacle>>,
 }
 
 impl<'a> Reservations<'a> {
@@ -215,37 +215,29 @@ impl<'a> Reservations<'a> {
         own.sort_unstable();
         let mut own = own.into_iter().peekable();
         let mut all = Summary::new(levels);
-        let mut earlier = Vec::new();
+        let mut earlier = BTreeMap::new();
         for (at, reserved) in system.reservations.iter().enumerate() {
             while let Some((_, index)) = own.next_if(|(reservation, _)| *reservation == at) {
                 let claims = window.get(index).map(|job| claims(job.requests, levels)).unwrap_or_default();
-                earlier.push((index, obstacle(&[&all], &[&all, system.running], &claims)));
+                earlier.insert(index, obstacle(&[&all], &[&all, system.running], &claims));
             }
             all.add(reserved);
         }
-        earlier.sort_unstable_by_key(|(index, _)| *index);
         Reservations { system, all, earlier }
-    }
-
-    fn has(&self, index: usize) -> Result<usize, usize> {
-        self.earlier.binary_search_by_key(&index, |(index, _)| *index)
     }
 
     fn obstacle(&self, index: usize, job: &WindowJob<'_>, picked: &Summary) -> Option<Obstacle> {
         let System { running, .. } = self.system;
-        match self.has(index) {
-            Ok(found) => self.earlier.get(found)?.1.clone(),
-            Err(_) => {
-                let claims = claims(job.requests, running.levels());
-                obstacle(&[&self.all], &[running, picked, &self.all], &claims)
-            }
-        }
+        self.earlier.get(&index).cloned().unwrap_or_else(|| {
+            let claims = claims(job.requests, running.levels());
+            obstacle(&[&self.all], &[running, picked, &self.all], &claims)
+        })
     }
 
     /// A reservation ends with the start of its job.
     fn started(&mut self, index: usize, job: &WindowJob<'_>) {
         let reservations = self.system.reservations;
-        if self.has(index).is_ok()
+        if self.earlier.contains_key(&index)
             && let Some(reserved) = job.reservation.and_then(|at| reservations.get(at))
         {
             self.all.remove(reserved);

@@ -15,7 +15,7 @@ use super::locks::{Levels, Lock, Mode, Request, Requests, Scope};
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Running {
     locks: Vec<Lock>,
-    unknown: BTreeSet<(usize, Mode)>,
+    pub(super) unknown: BTreeSet<(usize, Mode)>,
 }
 
 impl Running {
@@ -43,41 +43,6 @@ impl Running {
     /// The locks that count for it.
     pub fn locks(&self) -> &[Lock] {
         &self.locks
-    }
-
-    /// What it locks at one level, as requests: columns of the table.
-    pub fn at(&self, level: usize) -> Vec<Request> {
-        let mut requests = Vec::new();
-        let (mut shared, mut exclusive) = (BTreeMap::new(), BTreeSet::new());
-        for lock in &self.locks {
-            match (&lock.scope, lock.mode) {
-                (Scope::BigLock, Mode::Exclusive) => requests.push(Request::AllExclusive),
-                (Scope::WholeLevel(at), Mode::Shared) if *at == level => requests.push(Request::AllShared),
-                (Scope::WholeLevel(at), Mode::Exclusive) if *at == level => {
-                    requests.push(Request::AllExclusive);
-                }
-                (Scope::Resource { level: at, name }, Mode::Shared) if *at == level => {
-                    shared.insert(name.clone(), lock.units);
-                }
-                (Scope::Resource { level: at, name }, Mode::Exclusive) if *at == level => {
-                    exclusive.insert(name.clone());
-                }
-                _ => {}
-            }
-        }
-        if !shared.is_empty() {
-            requests.push(Request::Shared(shared));
-        }
-        if !exclusive.is_empty() {
-            requests.push(Request::Exclusive(exclusive));
-        }
-        for (_, mode) in self.unknown.iter().filter(|(at, _)| *at == level) {
-            requests.push(match mode {
-                Mode::Shared => Request::UnknownShared,
-                Mode::Exclusive => Request::UnknownExclusive,
-            });
-        }
-        requests
     }
 }
 

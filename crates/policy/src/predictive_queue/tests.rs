@@ -2,12 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::once;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::aging::{Aging, Rules};
-use super::contention::{DEFAULT_BASE, Predicted, Weight, big_lock, weigh_by_comparing};
+use super::contention::{DEFAULT_BASE, NO_CONTENTION, Predicted, STUCK, Weight, apart, same};
 use super::line::lines;
 use super::locks::{AtLevel, Level, Levels, Lock, Mode, Request, Requests, Scope};
 use super::order::{Decision, DeferReason, System, WindowJob, order};
@@ -86,6 +87,95 @@ pub(crate) fn running() -> impl Strategy<Value = Running> {
         }
         Running::new(locks.into_values(), &requests, &levels)
     })
+}
+
+/// The weight of the big lock above the base: the highest cell at every level. 15 with five levels.
+pub(crate) fn big_lock(levels: &Levels) -> Weight {
+    (0..levels.len()).fold(Weight::default(), |sum, _| sum.plus(STUCK))
+}
+
+/// What a running job locks at one level, as requests: columns of the table.
+fn columns(job: &Running, level: usize) -> Vec<Request> {
+    let mut requests = Vec::new();
+    let (mut shared, mut exclusive) = (BTreeMap::new(), BTreeSet::new());
+    for lock in job.locks() {
+        match (&lock.scope, lock.mode) {
+            (Scope::BigLock, Mode::Exclusive) => requests.push(Request::AllExclusive),
+            (Scope::WholeLevel(at), Mode::Shared) if *at == level => requests.push(Request::AllShared),
+            (Scope::WholeLevel(at), Mode::Exclusive) if *at == level => {
+                requests.push(Request::AllExclusive);
+            }
+            (Scope::Resource { level: at, name }, Mode::Shared) if *at == level => {
+                shared.insert(name.clone(), lock.units);
+            }
+            (Scope::Resource { level: at, name }, Mode::Exclusive) if *at == level => {
+                exclusive.insert(name.clone());
+            }
+            _ => {}
+        }
+    }
+    if !shared.is_empty() {
+        requests.push(Request::Shared(shared));
+    }
+    if !exclusive.is_empty() {
+        requests.push(Request::Exclusive(exclusive));
+    }
+    for (_, mode) in job.unknown.iter().filter(|(at, _)| *at == level) {
+        requests.push(match mode {
+            Mode::Shared => Request::UnknownShared,
+            Mode::Exclusive => Request::UnknownExclusive,
+        });
+    }
+    requests
+}
+
+/// The weight of what a pending job wants at a level against what one running job locks there. Units are not
+/// compared.
+pub(crate) fn compare(wanted: &Request, locked: &Request) -> Weight {
+    let shares_a_name = match (wanted, locked) {
+        (Request::Shared(i), Request::Shared(j)) => i.keys().any(|name| j.contains_key(name)),
+        (Request::Shared(i), Request::Exclusive(j)) => i.keys().any(|name| j.contains(name)),
+        (Request::Exclusive(i), Request::Shared(j)) => i.iter().any(|name| j.contains_key(name)),
+        (Request::Exclusive(i), Request::Exclusive(j)) => !i.is_disjoint(j),
+        _ => false,
+    };
+    let cell = if shares_a_name { same } else { apart };
+    cell(wanted.into(), locked.into())
+}
+
+/// A job's weight by comparison with every running job: the definition. A [`Summary`](super::summary::Summary)
+/// computes the same at the cost of the job's own resources.
+pub(crate) fn weigh_by_comparing(
+    wanted: &Requests,
+    running: &[Running],
+    levels: &Levels,
+    base: Weight,
+) -> Predicted {
+    if wanted.big_lock {
+        return Predicted::new(base, vec![STUCK; levels.len()]);
+    }
+    let at_level = |(level, name): (usize, &str)| {
+        let Some(at) = wanted.levels.get(name) else { return NO_CONTENTION };
+        let locked: Vec<Request> =
+            running.iter().flat_map(|job| columns(job, level)).chain(once(Request::None)).collect();
+        let pairs = at.requests().into_iter().flat_map(|row| locked.iter().map(move |column| (row, column)));
+        let worst = pairs.map(|(row, column)| compare(row, column)).max().unwrap_or_default();
+        let mut held: BTreeMap<&str, u64> = BTreeMap::new();
+        for request in &locked {
+            if let Request::Shared(names) = request {
+                names.iter().for_each(|(name, units)| *held.entry(name).or_default() += u64::from(*units));
+            }
+        }
+        let too_many = |(name, wanted): (&String, &u32)| {
+            let held = held.get(name.as_str()).copied().unwrap_or(0);
+            levels
+                .capacity(level, name)
+                .is_some_and(|most| held + u64::from(*wanted.min(&most)) > u64::from(most))
+        };
+        let stuck = matches!(at.requests()[0], Request::Shared(names) if names.iter().any(too_many));
+        if stuck { STUCK } else { worst }
+    };
+    Predicted::new(base, levels.names().enumerate().map(at_level).collect())
 }
 
 fn weigh(wanted: &Requests, running: &[Running]) -> Predicted {

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use turnwise_config::{Config, Slots};
 use turnwise_outbound::Client;
 use turnwise_queue::Keyspace;
-use turnwise_queue::deadlines::Timeouts;
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_worker::{JobHandler, Live, Options, QueueRules, Tunables, Worker};
 
@@ -52,19 +51,14 @@ impl Start<'_> {
         tune: Tune,
         least: usize,
     ) -> Result<Worker, StartError> {
-        let options = self.options.clone().tuned(tune(self.config, self.queue, least));
+        let options = Options { tunables: tune(self.config, self.queue, least), ..self.options.clone() };
         let (store, keys) = (self.opened.store.clone(), self.keys.clone());
         self.opened.asked(Worker::start(store, keys, name, handler, options)).await
     }
 }
 
-/// The timeouts of a type's jobs, if they have any.
-fn timeouts(config: &Config, job_type: &str) -> Timeouts {
-    config.jobs.timeouts().remove(job_type).unwrap_or_default()
-}
-
 /// The settings of a worker whose type has none of its own.
-fn tunables(config: &Config, queue: &Arc<QueueRules>, job_type: &str, max_jobs: usize) -> Tunables {
+pub(crate) fn tunables(config: &Config, queue: &Arc<QueueRules>, max_jobs: usize) -> Tunables {
     let jobs = &config.jobs;
     Tunables {
         max_jobs,
@@ -72,7 +66,7 @@ fn tunables(config: &Config, queue: &Arc<QueueRules>, job_type: &str, max_jobs: 
         max_history: jobs.max_history,
         backoff: jobs.backoff,
         on_lost: jobs.on_lost,
-        timeouts: timeouts(config, job_type),
+        timeouts: Arc::new(jobs.timeouts()),
         fair: jobs.fair(),
         queue: queue.clone(),
     }

@@ -118,13 +118,11 @@ async fn upstream(start: &Start<'_>, node: &str, events: &Events) -> Result<Opti
 
 fn tune(config: &Config, queue: &Arc<QueueRules>, now: usize) -> Tunables {
     Tunables {
-        max_jobs: config.max_jobs.within(now),
         bounds: config.max_jobs.bounds(),
         max_history: config.max_history,
         backoff: config.backoff,
         on_lost: config.on_lost,
-        timeouts: super::timeouts(config, JOB_TYPE),
         fair: config.replication_rules(),
-        queue: queue.clone(),
+        ..super::tunables(config, queue, config.max_jobs.within(now))
     }
 }

@@ -136,17 +136,21 @@ impl Scheme for Whole {
 }
 
 #[cfg(test)]
+#[path = "../../../policy/tests/integers.rs"]
+mod integers;
+
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use turnwise_policy::fair_share::Shares;
     use turnwise_policy::fair_share::rfc::Rules;
-    use turnwise_policy::fair_share::rfc::integers::Integers;
 
+    use super::integers::Integers;
     use super::*;
     use crate::scheme::{Job, Tenant};
 
     proptest! {
-        /// Priorities that are stored and decayed when they are read equal those of the policy's own implementation,
+        /// Priorities that are stored and decayed when they are read equal those of the implementation in the policy's tests,
         /// which reproduces recorded runs of CouchDB.
         #[test]
         fn prop_priorities_equal_those_of_the_recorded_scheme(

@@ -9,10 +9,10 @@ use futures::future::BoxFuture;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::contention::Shard;
-use turnwise_queue::{Error, Job, Keyspace, Mode, Result, Terms, claims, jobs, locks, workers};
+use turnwise_queue::{Error, Job, Keyspace, Mode, Result, claims, jobs, locks, workers};
 use turnwise_store::Transaction;
 
-use super::{Accepted, External, ExternalOptions, MAX_ACCEPTED};
+use super::{Accepted, External, MAX_ACCEPTED};
 use crate::claimer::Claimer;
 use crate::line::First;
 use crate::pass::{Claimant, Numbers, Pass, pass};
@@ -50,23 +50,6 @@ pub struct Wanted {
 }
 
 impl External {
-    /// [`Self::accept_of`] all tenants.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn accept(
-        &self,
-        job_type: &str,
-        worker: &str,
-        received: u64,
-        limit: usize,
-        wait: Duration,
-        leave: &CancellationToken,
-    ) -> Result<Vec<Accepted>> {
-        let wanted = Wanted { received, limit, wait, tenants: None };
-        Ok(self.accept_of(job_type, worker, wanted, leave).await?.jobs)
-    }
-
     /// Jobs for the worker. `received` is the highest claim number that it has ever received. If it holds jobs under
     /// higher numbers, a response was lost, and these jobs are returned again. Otherwise, this claims up to `limit` new
     /// jobs, but never more than the worker has free slots. Waits up to `wait` for jobs; the list may be empty.
@@ -81,7 +64,7 @@ impl External {
     ///
     /// # Errors
     /// `Halt` if it is not a member (any more).
-    pub fn accept_of<'a>(
+    pub fn accept<'a>(
         &'a self,
         job_type: &'a str,
         worker: &'a str,
@@ -178,7 +161,7 @@ impl External {
                     // only get jobs of this node's shard.
                     () = &mut deadline => match pass.skipped.is_empty() {
                         false => {
-                            claimer.may_claim(pass.skipped);
+                            claimer.expired = pass.skipped;
                             last = true;
                         }
                         true => return Ok(Given::default()),
@@ -198,10 +181,8 @@ impl External {
         claimer: &Claimer,
     ) -> Result<Delivery> {
         let random = self.store.runtime().random();
-        let (store, keys, options) = (&self.store, &self.keys, self.options.get());
-        let ExternalOptions { max_history, backoff, on_lost, .. } = options;
-        let timeouts = options.timeouts.get(job_type).copied().unwrap_or_default();
-        let (queue, terms) = (&*options.queue, Terms { backoff, on_lost, timeouts });
+        let (store, keys, tunables) = (&self.store, &self.keys, self.tunables.get());
+        let (queue, terms, max_history) = (&*tunables.queue, tunables.terms(job_type), tunables.max_history);
         // Dropped after the commit: from then on, every pass reads that the jobs are no longer pending.
         let pass_jobs = &self.passes.begin_pass(job_type);
         let account = self.account(job_type);
@@ -287,7 +268,7 @@ impl External {
             Ok(Delivery::Jobs { jobs, pass, .. }) => {
                 if let Some(pass) = pass {
                     fair.drained(&pass.drained, pass.wake_seen.as_ref());
-                    let metrics = self.metrics.of(job_type);
+                    let metrics = self.metrics(job_type);
                     for (waited_us, accepted) in pass.waits_us.iter().zip(jobs) {
                         metrics.claimed(*waited_us, accepted.job.attempts);
                     }

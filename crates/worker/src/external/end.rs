@@ -6,13 +6,14 @@ use futures::future::BoxFuture;
 use serde_json::value::RawValue;
 use turnwise_queue::claims::{self, Ended, Ending};
 use turnwise_queue::jobs::PREFETCHED;
+use turnwise_queue::workers::RunSummary;
 use turnwise_queue::{Context, Error, Job, Result, jobs};
 
 use super::{External, claim_of};
 use crate::accounts::{Account, RunStatus};
 use crate::metrics::{CrashKind, RunResult};
 use crate::record::{GROUP, crashed, is_passing};
-use crate::spans::{RunOutcome, RunSpan};
+use crate::spans::RunOutcome;
 
 /// How an external worker ended a run.
 #[derive(Debug, Clone)]
@@ -25,17 +26,6 @@ pub enum ExternalEnd {
     Crashed(String),
     /// The worker gave the job back.
     Released,
-}
-
-impl From<&ExternalEnd> for RunResult {
-    fn from(end: &ExternalEnd) -> RunResult {
-        match end {
-            ExternalEnd::Completed(_) => RunResult::Completed,
-            ExternalEnd::Failed(_) => RunResult::Failed,
-            ExternalEnd::Crashed(_) => RunResult::Crashed,
-            ExternalEnd::Released => RunResult::Stopped,
-        }
-    }
 }
 
 /// The end of a run.
@@ -66,6 +56,7 @@ struct Known<'a> {
 
 /// The result of writing one end.
 struct Written {
+    ending: Ending,
     ended: Ended,
     /// The job before its end, if this server did not know the run.
     before: Option<Job>,
@@ -148,14 +139,14 @@ impl External {
         ends: &[Known<'_>],
         now_us: i64,
     ) -> Result<Vec<Result<Written>>> {
-        let (keys, options) = (&self.keys, &self.options.get());
+        let (keys, max_history) = (&self.keys, self.tunables.get().max_history);
         let attempts = &AtomicU32::new(0);
         self.store
             .transact(|tx| async move {
                 let attempt = attempts.fetch_add(1, Relaxed);
                 // Each attempt writes half as many ends as the one before it, which halves the chance of the same failure.
                 let most = ends.len().checked_shr(attempt).unwrap_or(0).max(1);
-                let context = Context::new(&tx, keys, job_type, now_us, options.max_history);
+                let context = Context::new(&tx, keys, job_type, now_us, max_history);
                 let mut written = Vec::with_capacity(most);
                 for (n, end) in ends[..most].iter().enumerate() {
                     if n % PREFETCHED == 0 {
@@ -179,25 +170,21 @@ impl External {
     }
 
     /// Records the span of a run whose end was written. `job` is the job after it.
-    fn trace_end(&self, job_type: &str, worker: &str, run: &RunEnd, job: &Job) {
-        let Some(added) = job.trace else { return };
-        let (name, error) = match &run.end {
-            ExternalEnd::Completed(_) => ("completed", None),
-            ExternalEnd::Failed(reason) => ("failed", Some(reason.clone())),
-            ExternalEnd::Crashed(reason) => ("crashed", Some(reason.clone())),
-            ExternalEnd::Released => ("stopped", None),
-        };
+    fn trace_end(&self, job_type: &str, worker: &str, run: &RunEnd, ending: &Ending, job: &Job) {
+        if job.trace.is_none() {
+            return;
+        }
         let now_us = self.store.runtime().now_us();
-        let span = RunSpan {
-            added,
-            claim: claim_of(worker, run.claim),
+        let traced = RunSummary {
+            trace: job.trace,
+            claim: run.claim,
             id: run.id.clone(),
             tenant: job.tenant.clone(),
             started_us: job.started_us.unwrap_or(now_us),
             // A run that was given back is no attempt.
             attempt: job.attempts.saturating_add(u32::from(!run.by_itself())).max(1),
         };
-        self.options.get().spans.ended(job_type, &span, &RunOutcome { name, error }, now_us, 0);
+        self.options.spans.ended((job_type, worker), &traced, &RunOutcome::of(ending), now_us, 0);
     }
 
     /// Charges a run whose end was written.
@@ -211,7 +198,7 @@ impl External {
     ) -> Result<Option<Job>> {
         let Known { run, status } = end;
         let (claim, by_itself) = (run.claim, run.by_itself());
-        let Written { ended, before, retried } = match written {
+        let Written { ending, ended, before, retried } = match written {
             Ok(written) => written,
             Err(error) => {
                 match error {
@@ -229,14 +216,14 @@ impl External {
         };
         self.run_observations.ended(job_type, worker, claim);
         if let Ended::Recorded(Some(job)) = &ended {
-            self.trace_end(job_type, worker, run, job);
+            self.trace_end(job_type, worker, run, &ending, job);
         }
         Ok(match ended {
             Ended::Recorded(job) => {
                 let now_us = self.store.runtime().now_us();
                 let started_us = job.as_ref().and_then(|job| job.started_us).unwrap_or(now_us);
                 let ran_us = now_us.saturating_sub(started_us);
-                self.metrics.of(job_type).ended(RunResult::from(&run.end), CrashKind::Error, ran_us);
+                self.metrics(job_type).ended(RunResult::from(&ending), CrashKind::Error, ran_us);
                 if !account.ended(worker, claim, by_itself)
                     && let Some(before) = &before
                     && let Some(started_us) = before.started_us
@@ -276,5 +263,5 @@ async fn write_one(context: Context<'_>, worker: &str, end: &Known<'_>, retried:
     };
     let claim = claim_of(worker, *claim);
     let ended = claims::end(context, id, &claim, &ending, info.as_deref(), None).await?;
-    Ok(Written { ended, before, retried })
+    Ok(Written { ending, ended, before, retried })
 }

@@ -9,33 +9,28 @@ mod accept;
 mod contenders;
 mod end;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::value::RawValue;
-use turnwise_policy::backoff::{self, OnLost};
-use turnwise_policy::fair_share::Shares;
 use turnwise_queue::claims::{self, Answer};
-use turnwise_queue::deadlines::{self, Due, Over, Timeouts};
-use turnwise_queue::workers::{GivenBack, Removal};
-use turnwise_queue::{Claim, DEFAULT_MAX_HISTORY, Error, Job, Keyspace, Mode, Result, jobs, workers};
+use turnwise_queue::deadlines::{self, Due, Over};
+use turnwise_queue::workers::{Removal, RunSummary};
+use turnwise_queue::{Claim, Error, Job, Keyspace, Mode, Result, jobs, workers};
 use turnwise_store::Store;
 
 use crate::accounts::{Account, Accounts};
 use crate::deadlines::RunObservations;
 use crate::line::Lines;
 use crate::locks::LockWake;
-use crate::membership::{new_id, remove};
-use crate::metrics::{CrashKind, Metrics, RunResult};
+use crate::membership::{Leaving, new_id};
+use crate::metrics::{CrashKind, RunResult, TypeMetrics};
 use crate::pass::Passes;
 use crate::spans::RunOutcome;
-use crate::times::{DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, duration_us};
-use crate::{Live, QueueRules, Spans};
+use crate::times::duration_us;
+use crate::{Live, Options, Tunables};
 pub use accept::{Given, Wanted};
-use contenders::Contenders;
 pub use end::{ExternalEnd, RunEnd};
 
 /// The maximum number of jobs that an external worker runs.
@@ -43,63 +38,20 @@ pub const MAX_EXTERNAL_SLOTS: usize = 1_000;
 /// The maximum number of jobs in one response.
 pub const MAX_ACCEPTED: usize = 200;
 
-/// Settings for external workers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExternalOptions {
-    /// The name of the node through which they reach the store, as the API shows it.
-    pub node: String,
-    /// How often a worker pings.
-    pub health_interval: Duration,
-    /// How long a worker may miss its heartbeats before it is removed.
-    pub health_timeout: Duration,
-    /// The number of history entries that a job keeps.
-    pub max_history: usize,
-    /// The backoff of crashed jobs.
-    pub backoff: backoff::Rules,
-    /// What happens to a job whose worker is lost.
-    pub on_lost: OnLost,
-    /// The timeouts of jobs that set none themselves, by job type.
-    pub timeouts: Arc<BTreeMap<String, Timeouts>>,
-    /// Each tenant's share.
-    pub shares: Arc<Shares>,
-    /// The order of jobs that lock.
-    pub queue: Arc<QueueRules>,
-    /// Where the spans of traced jobs go.
-    pub spans: Spans,
-}
-
-impl Default for ExternalOptions {
-    fn default() -> Self {
-        ExternalOptions {
-            node: "turnwise@127.0.0.1".to_owned(),
-            health_interval: DEFAULT_HEALTH_INTERVAL,
-            health_timeout: DEFAULT_HEALTH_TIMEOUT,
-            max_history: DEFAULT_MAX_HISTORY,
-            backoff: backoff::Rules::default(),
-            on_lost: OnLost::default(),
-            timeouts: Arc::default(),
-            shares: Arc::default(),
-            queue: Arc::default(),
-            spans: Spans::default(),
-        }
-    }
-}
-
 /// Acts for external workers. Cheap to clone.
 #[derive(Clone)]
 pub struct External {
     pub(crate) store: Store,
     pub(crate) keys: Keyspace,
-    options: Live<ExternalOptions>,
+    pub(crate) options: Arc<Options>,
+    tunables: Live<Tunables>,
     lines: Arc<Lines>,
     passes: Arc<Passes>,
-    contenders: Arc<Contenders>,
     accounts: Arc<Accounts>,
     /// The observations of runs that have a timeout.
     pub(crate) run_observations: Arc<RunObservations>,
     /// Wakes jobs that wait for locks.
     pub(crate) lock_wake: Arc<LockWake>,
-    pub(crate) metrics: Arc<Metrics>,
 }
 
 /// A job that a worker has received.
@@ -131,45 +83,29 @@ impl fmt::Debug for Accepted {
 }
 
 impl External {
-    /// Acts for external workers on `store`.
-    pub fn new(store: Store, keys: Keyspace, options: ExternalOptions) -> External {
+    /// Acts for external workers on `store`. Their slots are their own, and their jobs do not rotate.
+    pub fn new(store: Store, keys: Keyspace, options: Options) -> External {
         let lock_wake = Arc::new(LockWake::new(store.clone(), keys.clone()));
         External {
             store,
             keys,
-            options: options.into(),
+            tunables: Live::from(options.tunables.clone()),
+            options: Arc::new(options),
             lines: Arc::default(),
             passes: Arc::default(),
-            contenders: Arc::default(),
             accounts: Arc::default(),
             run_observations: Arc::default(),
             lock_wake,
-            metrics: Arc::default(),
         }
     }
 
-    /// The same, with metrics that other parts of the process share.
-    #[must_use]
-    pub fn with_metrics(self, metrics: Arc<Metrics>) -> External {
-        External { metrics, ..self }
+    /// The settings that may change while it runs.
+    pub fn tunables(&self) -> &Live<Tunables> {
+        &self.tunables
     }
 
-    /// The settings, which may be changed.
-    pub fn options(&self) -> &Live<ExternalOptions> {
-        &self.options
-    }
-
-    /// [`Self::register_by`] nobody in particular.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn register(
-        &self,
-        job_type: &str,
-        name: Option<&str>,
-        slots: usize,
-    ) -> Result<workers::Worker> {
-        self.register_by(job_type, name, slots, None).await
+    fn metrics(&self, job_type: &str) -> &TypeMetrics {
+        self.options.metrics.of(job_type)
     }
 
     /// Registers a worker under an id that was never used before. From then on, the worker must ping. `registered_by` is the
@@ -177,7 +113,7 @@ impl External {
     ///
     /// # Errors
     /// `Invalid` if `slots` is not from 1 to [`MAX_EXTERNAL_SLOTS`], or a name or type is too long.
-    pub fn register_by<'a>(
+    pub fn register<'a>(
         &'a self,
         job_type: &'a str,
         name: Option<&'a str>,
@@ -190,8 +126,7 @@ impl External {
                 let problem = format!("must be from 1 to {MAX_EXTERNAL_SLOTS}, not {slots}");
                 return Err(Error::Invalid { field: "slots", problem });
             }
-            let options = self.options.get();
-            let (options, registered_by) = (&options, &registered_by);
+            let (options, registered_by) = (&self.options, &registered_by);
             self.store
                 .transact(|tx| async move {
                     // Each attempt uses a new id. An earlier attempt with an unknown outcome may have registered a worker
@@ -236,10 +171,9 @@ impl External {
 
     /// The account that a type's runs are charged to.
     fn account(&self, job_type: &str) -> Arc<Account> {
-        let options = self.options.get();
-        let charger = workers::node_contender(&options.node);
+        let charger = workers::node_contender(&self.options.node);
         let account = self.accounts.of(&self.store, &self.keys, job_type, &charger);
-        account.fair.follow_shares(&options.shares);
+        account.fair.follow_shares(&self.tunables.get().fair.shares);
         account
     }
 
@@ -268,7 +202,7 @@ impl External {
 
     /// Takes a job back from its worker because its run exceeds a timeout, unless it has reported since.
     pub(crate) async fn expire(&self, due: &Due, over: Over) -> Result<()> {
-        let (keys, max_history) = (&self.keys, self.options.get().max_history);
+        let (keys, max_history) = (&self.keys, self.tunables.get().max_history);
         let now_us = self.store.runtime().now_us();
         let expired = self
             .store
@@ -279,16 +213,16 @@ impl External {
             tracing::warn!(job_type, job = id, worker = claim.worker, "taken from its worker: {over}");
             self.run_observations.ended(job_type, &claim.worker, claim.number);
             let ran_us = now_us.saturating_sub(run.started_us);
-            self.metrics.of(job_type).taken(CrashKind::from(over), ran_us);
+            self.metrics(job_type).taken(CrashKind::from(over), ran_us);
             self.given_back(job_type, &claim.worker, std::slice::from_ref(&run));
-            let (spans, ended) = (self.options.get().spans, RunOutcome::expired(&over));
-            spans.given_back(job_type, &claim.worker, &[run], &ended, now_us);
+            let ended = RunOutcome::expired(&over);
+            self.options.spans.given_back(job_type, &claim.worker, &[run], &ended, now_us);
         }
         Ok(())
     }
 
     /// Charges the runs of a worker that this server has ended, because it removed the worker or took a job back.
-    pub(crate) fn given_back(&self, job_type: &str, worker: &str, runs: &[GivenBack]) {
+    pub(crate) fn given_back(&self, job_type: &str, worker: &str, runs: &[RunSummary]) {
         if !runs.is_empty() {
             self.account(job_type).given_back(worker, runs);
         }
@@ -313,22 +247,19 @@ impl External {
                 .transact(|tx| async move { workers::health(&tx, &self.keys, job_type, worker).await });
             match health.await? {
                 Some(health) if health.external => {
-                    let max_history = self.options.get().max_history;
-                    let account = self.account(job_type);
-                    let (metrics, spans) = (self.metrics.of(job_type), self.options.get().spans);
-                    let charge = |runs: &[GivenBack]| {
-                        let now_us = self.store.runtime().now_us();
+                    let (External { store, keys, options, .. }, account) = (self, self.account(job_type));
+                    let (max_history, spans) = (self.tunables.get().max_history, &options.spans);
+                    let leaving = Leaving { store, keys, job_type, worker, max_history, spans };
+                    let charge = |runs: &[RunSummary], now_us: i64| {
                         for run in runs {
                             let ran_us = now_us.saturating_sub(run.started_us);
-                            metrics.ended(RunResult::Stopped, CrashKind::Error, ran_us);
+                            self.metrics(job_type).ended(RunResult::Stopped, CrashKind::Error, ran_us);
                         }
                         account.given_back(worker, runs);
-                        spans.given_back(job_type, worker, runs, &RunOutcome::STOPPED, now_us);
                     };
-                    remove(&self.store, &self.keys, job_type, worker, Removal::Left, max_history, charge)
-                        .await?;
+                    leaving.remove(Removal::Left, None, charge).await?;
                     account.left(worker);
-                    account.maintain(&self.store, &self.keys, job_type).await;
+                    account.maintain(store, keys, job_type).await;
                     Ok(())
                 }
                 Some(_) => Err(Error::Halt),

@@ -71,44 +71,22 @@ struct Head {
 }
 
 impl FairShare {
-    /// The first `depth` waiting jobs; `also` are tenants with jobs that this transaction made pending. `which` states
-    /// which jobs are this worker's, by id, and which tenants' jobs it may run. Only for jobs of this worker, stored sort
-    /// keys are corrected. Call [`FairShare::refresh_waiting`] first.
+    /// The first `depth` waiting jobs. `mine` states which jobs are this worker's, by id, and `permits` which tenants' jobs it
+    /// may run. Only for jobs of this worker, stored sort keys are corrected. Call [`FairShare::refresh_waiting`] first.
+    ///
+    /// A `wide` front is for a worker whose first jobs cannot start. If the queues of the first tenants are still not known
+    /// after [`ROUNDS`], this also reads some jobs of every other tenant. So no tenant is hidden by the tenants before it.
+    /// The transaction may then have removed jobs from queues, and may fail. So a wide front does not record that a queue is
+    /// empty.
     pub async fn front(
         &self,
         tx: &Transaction,
         wake: Option<&Bytes>,
-        also: impl IntoIterator<Item = String>,
         depth: usize,
-        which: (impl Fn(&str) -> bool, impl Fn(&str) -> bool),
-    ) -> Result<Front> {
-        self.made_pending(&also.into_iter().collect::<Vec<_>>());
-        self.read_in_order(tx, wake, depth, (&which.0, &which.1), false).await
-    }
-
-    /// Like [`FairShare::front`], for a worker whose first jobs cannot start. If the queues of the first tenants are
-    /// still not known after [`ROUNDS`], this also reads some jobs of every other tenant. So no tenant is hidden by the
-    /// tenants before it.
-    ///
-    /// The transaction may have removed jobs from queues, and may fail. So this does not record that a queue is empty.
-    pub async fn wide_front(
-        &self,
-        tx: &Transaction,
-        wake: Option<&Bytes>,
-        depth: usize,
-        which: (impl Fn(&str) -> bool, impl Fn(&str) -> bool),
-    ) -> Result<Front> {
-        self.read_in_order(tx, wake, depth, (&which.0, &which.1), true).await
-    }
-
-    async fn read_in_order(
-        &self,
-        tx: &Transaction,
-        wake: Option<&Bytes>,
-        depth: usize,
-        (mine, permits): (&impl Fn(&str) -> bool, &impl Fn(&str) -> bool),
+        (mine, permits): (impl Fn(&str) -> bool, impl Fn(&str) -> bool),
         wide: bool,
     ) -> Result<Front> {
+        let (mine, permits) = (&mine, &permits);
         let now_us = self.now_us();
         if self.by_keys() {
             return self.front_by_keys(tx, wake, depth, mine, wide).await;
@@ -150,16 +128,9 @@ impl FairShare {
                 return Ok(self.merge(heads, (tenants, candidates), &jobs, (mine, permits), wake));
             }
             heads.extend(self.read(tx, unread).await?);
-            if !wide {
-                self.found_empty(&heads, wake, now_us);
-            }
-        }
-    }
-
-    fn found_empty(&self, heads: &BTreeMap<Arc<str>, Head>, wake: Option<&Bytes>, now_us: i64) {
-        let mut state = self.state();
-        for (tenant, _) in heads.iter().filter(|(_, head)| head.jobs.is_empty()) {
-            state.found_empty(tenant, wake, now_us);
+            let empty = heads.iter().filter(|(_, head)| !wide && head.jobs.is_empty());
+            let mut state = self.state();
+            empty.for_each(|(tenant, _)| state.found_empty(tenant, wake, now_us));
         }
     }
 

@@ -16,13 +16,13 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use turnwise_policy::fair_share::{Fairness, rfc};
 use turnwise_queue::tenants::{self, Pending};
-use turnwise_queue::usage::{self, Boost};
+use turnwise_queue::usage;
 use turnwise_queue::{Error, Result, jobs};
 use turnwise_store::Transaction;
 
 use super::front::{Front, TenantQueue, ordered_by_key};
 use super::{FairShare, Inner, RunCharges, State};
-use crate::fairness::{boost_of, usage_of};
+use crate::fairness::usage_of;
 
 /// The maximum number of a tenant's pending jobs that are counted.
 pub(crate) const MOST_COUNTED: usize = 10_000;
@@ -50,37 +50,18 @@ const SEARCH_CYCLES: u32 = 3;
 const REMOVE_BATCHES: usize = 100;
 
 /// The state that keys need.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Keys {
     boost: Option<rfc::Boost>,
     /// The number of a tenant's pending jobs, and when it was counted, in µs.
-    pending: BTreeMap<Arc<str>, (u64, i64)>,
+    pub pending: BTreeMap<Arc<str>, (u64, i64)>,
     /// Tenants whose queues may still hold jobs sorted by keys, although no worker uses keys any more.
     pub to_search: Vec<Arc<str>>,
-    /// The remaining cycles in which such jobs are searched.
-    search_cycles: u32,
+    /// The number of cycles in which such jobs were searched, since the start or a change of schemes. Before this worker started,
+    /// another worker may have used keys.
+    pub searched: u32,
     /// Among the tenants that take turns, the position of the next one.
     seen: usize,
-}
-
-impl Default for Keys {
-    fn default() -> Self {
-        let (boost, pending, to_search) = (None, BTreeMap::new(), Vec::new());
-        // Before this worker started, another worker may have used keys.
-        Keys { boost, pending, to_search, search_cycles: SEARCH_CYCLES, seen: 0 }
-    }
-}
-
-impl Keys {
-    /// Forgets a tenant.
-    pub fn forget(&mut self, tenant: &str) {
-        self.pending.remove(tenant);
-    }
-
-    /// Notes that from now on, the other scheme orders the jobs.
-    pub fn schemes_changed(&mut self) {
-        self.search_cycles = SEARCH_CYCLES;
-    }
 }
 
 impl FairShare {
@@ -98,8 +79,7 @@ impl FairShare {
         let Inner { store, keys, job_type, .. } = &*self.inner;
         let agreed = store
             .transact(|tx| async move {
-                let stored = usage::read_boost(&tx, keys, job_type).await?;
-                let known = stored.map(boost_of);
+                let known = usage::read_boost(&tx, keys, job_type).await?;
                 if let Some(known) = known.filter(|known| has_rules(known, &rules)) {
                     return Ok(known);
                 }
@@ -107,8 +87,7 @@ impl FairShare {
                     Some(known) => known.with_rules(now_us, &rules),
                     None => rfc::Boost::new(now_us, &rules),
                 };
-                let rfc::Boost { v, at_us, coeff, interval_us } = new;
-                usage::write_boost(&tx, keys, job_type, &Boost { v, at_us, coeff, interval_us })?;
+                usage::write_boost(&tx, keys, job_type, &new)?;
                 Ok::<_, Error>(new)
             })
             .await?;
@@ -270,10 +249,10 @@ impl FairShare {
     /// In the first cycles after a change of schemes, searches queues for jobs that are still sorted by keys.
     pub fn search_for_keys(&self) {
         let mut state = self.state();
-        if state.by_keys() || state.keys.search_cycles == 0 {
+        if state.by_keys() || state.keys.searched == SEARCH_CYCLES {
             return;
         }
-        state.keys.search_cycles -= 1;
+        state.keys.searched += 1;
         state.keys.to_search = state.waiting.in_order().map(|(tenant, _)| tenant.clone()).collect();
         drop(state);
         self.write_soon();

@@ -19,7 +19,7 @@ mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -38,6 +38,7 @@ use turnwise_store::{Store, Transaction};
 use crate::FairRules;
 use crate::filters::FilterCache;
 use crate::locks::{Scan, WaitState};
+use crate::sync::lock;
 use crate::times::duration_us;
 
 pub use charges::TenantCharges;
@@ -66,7 +67,7 @@ pub(crate) struct FairShare {
     /// Where the checks of limited jobs continue.
     pub rotation: Rotation,
     /// The rows of the queues that earlier passes have decoded, also those of siblings.
-    decoded: Arc<DecodedRows>,
+    pub decoded: Arc<DecodedRows>,
     /// Whether the last pass has seen jobs that lock at the head of the queue.
     pub locking: AtomicBool,
     /// The task that writes the rows, while there is something to write.
@@ -79,8 +80,11 @@ struct Inner {
     job_type: String,
     charger: String,
     state: Mutex<State>,
+    /// Held by the task that reads the rows of other chargers.
+    reading: tokio::sync::Mutex<()>,
 }
 
+#[derive(Default)]
 struct State {
     rules: FairRules,
     ledger: Ledger,
@@ -140,25 +144,10 @@ pub(crate) struct RunCharges {
 }
 
 impl FairShare {
-    /// The same, with the decoded rows of other passes.
-    pub fn with(self, decoded: Arc<DecodedRows>) -> Self {
-        FairShare { decoded, ..self }
-    }
-
     pub fn new(store: Store, keys: Keyspace, job_type: &str, charger: &str, rules: FairRules) -> Self {
-        let state = State {
-            rules,
-            ledger: Ledger::default(),
-            expectation: Expectation::default(),
-            waiting: WaitingTenants::default(),
-            own: BTreeMap::new(),
-            others: BTreeMap::new(),
-            members: None,
-            rows: rows::RowState::default(),
-            keys: keys::Keys::default(),
-        };
+        let state = Mutex::new(State { rules, ..State::default() });
         let (job_type, charger) = (job_type.to_owned(), charger.to_owned());
-        let inner = Inner { store, keys, job_type, charger, state: Mutex::new(state) };
+        let inner = Inner { store, keys, job_type, charger, state, reading: tokio::sync::Mutex::default() };
         let (filters, scan, rotation) = (FilterCache::default(), Scan::default(), Rotation::default());
         FairShare {
             inner: Arc::new(inner),
@@ -198,7 +187,7 @@ impl FairShare {
             own.usage.roll_up(now_us, &old.rfc);
         }
         if old.fairness != rules.fairness {
-            state.keys.schemes_changed();
+            state.keys.searched = 0;
         }
         state.rules = rules.clone();
         state.ledger.all_new_shares(&rules.shares);
@@ -311,13 +300,7 @@ impl FairShare {
     /// A tenant's state for the decision which jobs to preempt.
     pub fn standing(&self, tenant: &str) -> rotation::Tenant {
         let state = self.state();
-        let shares = state.shares(tenant);
-        rotation::Tenant {
-            tag: state.ledger.tag(tenant, shares),
-            in_flight_us: state.ledger.in_flight_us(tenant),
-            shares,
-            expected_us: state.expected_us(tenant),
-        }
+        state.ledger.tenant(tenant, state.shares(tenant), state.expected_us(tenant))
     }
 
     /// The rate of virtual time.
@@ -394,7 +377,7 @@ impl FairShare {
 
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -551,8 +534,7 @@ impl State {
 
     fn update_position(&mut self, tenant: &str) {
         if self.waiting.has(tenant) {
-            let (shares, expected_us) = (self.shares(tenant), self.expected_us(tenant));
-            let next = self.ledger.next(tenant, shares, expected_us);
+            let next = self.candidate(tenant).next;
             self.waiting.put(tenant, next);
         }
     }
@@ -600,7 +582,6 @@ impl State {
 }
 
 /// A run time in µs, never negative.
-#[allow(clippy::cast_precision_loss, reason = "exact up to 285 years")]
 fn us(time_us: i64) -> f64 {
     time_us.max(0) as f64
 }

@@ -18,6 +18,7 @@ use turnwise_queue::{Error, Result, tenants};
 
 use super::{FairShare, Inner, OwnCharges, State, TenantCharges};
 use crate::fairness::usage_of;
+use crate::sync::lock;
 
 /// The time between a change and its write.
 const WRITE_PAUSE: Duration = Duration::from_millis(900);
@@ -46,14 +47,12 @@ pub(super) struct RowState {
     writing: bool,
     /// When the rows were last read, in µs.
     read_us: Option<i64>,
-    /// Whether a task is reading them.
-    reading: bool,
     /// The number of rows at the last read.
     count: usize,
     /// Whether to check which own rows have decayed.
     review: bool,
     /// Rows of other chargers that have decayed.
-    decayed: BTreeSet<(String, String)>,
+    pub decayed: BTreeSet<(String, String)>,
 }
 
 impl RowState {
@@ -61,36 +60,15 @@ impl RowState {
     fn is_read(&self) -> bool {
         self.read_us.is_some()
     }
-
-    #[cfg(test)]
-    pub fn decayed(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.decayed.iter().map(|(tenant, charger)| (tenant.as_str(), charger.as_str()))
-    }
 }
 
 /// A row to write.
 pub(super) struct RowWrite {
-    tenant: String,
-    charger: String,
+    pub tenant: String,
+    pub charger: String,
     version: u64,
     /// `None` removes the row.
-    charged: Option<Charged>,
-}
-
-#[cfg(test)]
-impl RowWrite {
-    pub fn service_us(&self) -> Option<u64> {
-        self.charged.as_ref().map(|charged| charged.service_us)
-    }
-
-    /// Changes the table of rows, by tenant and charger.
-    pub fn apply(&self, table: &mut BTreeMap<(String, String), Charged>) {
-        let key = (self.tenant.clone(), self.charger.clone());
-        match &self.charged {
-            Some(charged) => table.insert(key, charged.clone()),
-            None => table.remove(&key),
-        };
-    }
+    pub charged: Option<Charged>,
 }
 
 impl FairShare {
@@ -114,13 +92,13 @@ impl FairShare {
         let inner = self.inner.clone();
         let writer = AbortOnDropHandle::new(tokio::spawn(async move { inner.write_until_done().await }));
         // The previous task has ended: it has reset `writing`.
-        *self.writer.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(writer);
+        *lock(&self.writer) = Some(writer);
     }
 
     /// Writes everything now: for a charger that is about to leave.
     pub async fn close(&self) {
         // A task that is writing would overwrite newer rows with older ones.
-        let writer = self.writer.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let writer = lock(&self.writer).take();
         if let Some(writer) = writer {
             writer.abort();
             let _ = writer.await;
@@ -133,13 +111,9 @@ impl FairShare {
 
 impl Inner {
     async fn sync_if_due(&self) -> Result<bool> {
-        let now_us = self.store.runtime().now_us();
-        if std::mem::replace(&mut self.state().rows.reading, true) {
-            return Ok(false);
-        }
         // Of two concurrent reads, one could apply older rows after newer ones.
-        let _reading = ReadGuard(self);
-        let is_due = self.state().is_sync_due(now_us);
+        let Ok(_reading) = self.reading.try_lock() else { return Ok(false) };
+        let is_due = self.state().is_sync_due(self.store.runtime().now_us());
         if is_due {
             self.sync().await?;
         }
@@ -248,15 +222,6 @@ impl Inner {
     }
 }
 
-/// Marks the rows as being read until it is dropped.
-struct ReadGuard<'a>(&'a Inner);
-
-impl Drop for ReadGuard<'_> {
-    fn drop(&mut self) {
-        self.0.state().rows.reading = false;
-    }
-}
-
 impl State {
     fn is_sync_due(&self, now_us: i64) -> bool {
         let Some(read_us) = self.rows.read_us else { return true };
@@ -329,7 +294,7 @@ impl State {
         let tag = self.ledger.tag(tenant, shares);
         let certain_tag = self.ledger.certain_tag(tenant, shares, certain_now).max(0.0);
         Charged {
-            service_us: whole(own.service_us),
+            service_us: own.service_us as u64,
             virtual_us: own.virtual_us,
             tag,
             now,
@@ -369,7 +334,7 @@ impl State {
         if !self.others.contains_key(tenant) {
             self.ledger.forget(tenant);
             self.expectation.forget(tenant);
-            self.keys.forget(tenant);
+            self.keys.pending.remove(tenant);
         }
     }
 
@@ -459,7 +424,7 @@ impl State {
             self.expectation.load(tenant, expected_us);
         }
         let own = self.own.entry(tenant.to_owned()).or_default();
-        own.service_us += number(charged.service_us);
+        own.service_us += charged.service_us as f64;
         own.virtual_us += charged.virtual_us;
         own.usage =
             rfc::Usage { usage_us, accumulated_us: accumulated_us + own.usage.accumulated_us, period };
@@ -475,18 +440,4 @@ impl State {
     pub(super) fn is_member(&self, charger: &str) -> bool {
         self.members.as_ref().is_none_or(|members| members.contains(charger))
     }
-}
-
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a time that ran is never negative"
-)]
-fn whole(us: f64) -> u64 {
-    us as u64
-}
-
-#[allow(clippy::cast_precision_loss, reason = "exact up to 285 years")]
-fn number(us: u64) -> f64 {
-    us as f64
 }

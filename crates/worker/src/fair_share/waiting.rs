@@ -8,11 +8,11 @@
 //! *Forces.* Reading all waiting tenants at each wake is `O(tenants)`. If there are many, they are read less often
 //! ([`STALE_US_PER_TENANT`]), as long as the known ones have enough jobs.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use turnwise_policy::rotation::Float;
 use turnwise_store::Versionstamp;
 
 /// How old the known state may be, in µs per tenant, as long as its jobs fill the slots. Reading a row takes about 5
@@ -21,30 +21,6 @@ const STALE_US_PER_TENANT: i64 = 50;
 /// With fewer tenants than this, the rows are read at every change: they fit into one small read.
 const FEW: usize = 100;
 
-/// A tenant's position in the order: lower comes first.
-#[derive(Debug, Clone, Copy)]
-struct Position(f64);
-
-impl PartialEq for Position {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Position {}
-
-impl PartialOrd for Position {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Position {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.total_cmp(&other.0)
-    }
-}
-
 /// What is known of a tenant with a waiting row.
 #[derive(Debug, Clone, Copy)]
 struct Queue {
@@ -52,10 +28,16 @@ struct Queue {
     stamp: Option<Versionstamp>,
     /// Whether the first read has found that stamp.
     first: bool,
-    /// Its position in the order; `None` if its queue is empty as of its stamp.
-    position: Option<Position>,
+    /// Its position in the order, where lower comes first; `None` if its queue is empty as of its stamp.
+    position: Option<Float>,
     /// Since when it is known to be empty, in µs.
     empty_since_us: i64,
+}
+
+impl Queue {
+    /// The position of a new queue, until it is first updated.
+    const LAST: Float = Float(f64::MAX);
+    const NEW: Queue = Queue { stamp: None, first: false, position: Some(Self::LAST), empty_since_us: 0 };
 }
 
 /// The tenants with waiting rows.
@@ -70,7 +52,7 @@ pub(super) struct WaitingTenants {
     /// Whether the next pass reads the rows whatever their age, because the known jobs did not fill the slots.
     too_old: bool,
     queues: BTreeMap<Arc<str>, Queue>,
-    order: BTreeSet<(Position, Arc<str>)>,
+    order: BTreeSet<(Float, Arc<str>)>,
 }
 
 /// What a read of the rows has shown about a tenant.
@@ -93,34 +75,22 @@ impl WaitingTenants {
         }
         // The snapshot of a transaction that began before the last read is older than the known state.
         self.is_before(as_of.as_ref(), wake)
-            && (self.queues.len() < FEW || self.age_us(now_us) >= self.may_be_old_us())
+            && (self.queues.len() < FEW
+                || now_us.saturating_sub(self.read_us) >= self.queues.len() as i64 * STALE_US_PER_TENANT)
     }
 
     /// Called when the known jobs do not fill the slots. Returns whether there may be more jobs; if so, the next pass
     /// reads the rows again.
     pub fn must_be_read_again(&mut self, wake: Option<&Bytes>) -> bool {
-        let is_stale = self.is_stale(wake);
+        let is_stale = self.as_of.as_ref().is_none_or(|as_of| self.is_before(as_of.as_ref(), wake));
         self.too_old |= is_stale;
         is_stale
-    }
-
-    /// Whether the rows may have changed since the last read.
-    fn is_stale(&self, wake: Option<&Bytes>) -> bool {
-        self.as_of.as_ref().is_none_or(|as_of| self.is_before(as_of.as_ref(), wake))
     }
 
     /// Whether the value `one` of the wake key is older than the value `other`.
     fn is_before(&self, one: Option<&Bytes>, other: Option<&Bytes>) -> bool {
         let first = |wake: Option<&Bytes>| self.first.as_ref().is_some_and(|first| first.as_ref() == wake);
         one != other && !first(other) && (first(one) || one < other)
-    }
-
-    fn age_us(&self, now_us: i64) -> i64 {
-        now_us.saturating_sub(self.read_us).max(0)
-    }
-
-    fn may_be_old_us(&self) -> i64 {
-        i64::try_from(self.queues.len()).unwrap_or(i64::MAX).saturating_mul(STALE_US_PER_TENANT)
     }
 
     /// Applies the rows, by tenant, with the wake key's value of the same snapshot. Returns the tenants that have
@@ -153,15 +123,9 @@ impl WaitingTenants {
                 changes
                     .push((tenant.clone(), if first { TenantChange::Found } else { TenantChange::Arrived }));
             }
-            // Its position is set when it is first updated.
-            let queue = known.unwrap_or(Queue {
-                stamp: None,
-                first: false,
-                position: Some(Position(f64::MAX)),
-                empty_since_us: 0,
-            });
+            let queue = known.unwrap_or(Queue::NEW);
             if known.is_none() {
-                self.order.insert((Position(f64::MAX), tenant.clone()));
+                self.order.insert((Queue::LAST, tenant.clone()));
             }
             let is_first = first || queue.first && queue.stamp == Some(stamp);
             self.queues.insert(tenant, Queue { stamp: Some(stamp), first: is_first, ..queue });
@@ -182,14 +146,12 @@ impl WaitingTenants {
     /// Notes that a job of this tenant has become pending in a transaction that may still fail. Returns whether no
     /// waiting job of the tenant was known.
     pub fn suspect(&mut self, tenant: &str) -> bool {
-        if self.queues.get(tenant).is_some_and(|queue| queue.position.is_some()) {
+        if self.has(tenant) {
             return false;
         }
         let tenant: Arc<str> = tenant.into();
-        let position = Position(f64::MAX);
-        self.order.insert((position, tenant.clone()));
-        self.queues
-            .insert(tenant, Queue { stamp: None, first: false, position: Some(position), empty_since_us: 0 });
+        self.order.insert((Queue::LAST, tenant.clone()));
+        self.queues.insert(tenant, Queue::NEW);
         true
     }
 
@@ -233,10 +195,10 @@ impl WaitingTenants {
         let Some(position) = self.queues.get_mut(tenant).and_then(|queue| queue.position.as_mut()) else {
             return;
         };
-        if *position != Position(next) {
+        if *position != Float(next) {
             let removed = self.order.remove(&(*position, name.clone()));
             debug_assert!(removed, "{name} has a queue and no position");
-            *position = Position(next);
+            *position = Float(next);
             self.order.insert((*position, name));
         }
     }

@@ -14,18 +14,13 @@ use crate::RotationRules;
 use crate::times::duration_us;
 
 /// The result of the last comparison with other workers.
+#[derive(Default)]
 pub(super) struct Balance {
     /// Whether emptier workers have room for some of its jobs. Until the next cycle, it then claims only jobs that it
     /// has skipped for long enough.
     pub is_above_its_part: bool,
     /// The last round in which it gave jobs back, where workers balance in turns.
-    pub gave_in_round: i64,
-}
-
-impl Default for Balance {
-    fn default() -> Self {
-        Balance { is_above_its_part: false, gave_in_round: i64::MIN }
-    }
+    pub gave_in_round: Option<i64>,
 }
 
 /// The loads of all workers of the type.
@@ -34,7 +29,7 @@ pub(super) struct Loads {
     /// The index of this worker.
     pub own: usize,
     /// The round, where workers balance in turns.
-    pub round: i64,
+    pub round: Option<i64>,
 }
 
 impl Incarnation {
@@ -52,10 +47,11 @@ impl Incarnation {
         }
         let (rank, workers) = self.rank();
         let phase_us = duration_us(SHORTEST_PHASE);
-        let mut round = i64::MAX;
+        let mut round = None;
         if duration_us(rotation.interval) / workers < phase_us {
-            round = now_us.div_euclid(2 * phase_us);
-            if round.rem_euclid(workers) != rank || round == self.balance.gave_in_round {
+            let now = now_us.div_euclid(2 * phase_us);
+            round = Some(now);
+            if now.rem_euclid(workers) != rank || round == self.balance.gave_in_round {
                 return Ok(None);
             }
         }

@@ -4,18 +4,7 @@ use turnwise_queue::{Error, jobs, workers};
 use turnwise_store::Isolation;
 
 use super::Incarnation;
-use crate::event::Event;
 use crate::times::ERROR_PAUSE;
-
-/// The event that a client has cancelled a job of this worker.
-#[derive(Default)]
-pub(super) struct Cancellation(Event);
-
-impl Cancellation {
-    pub async fn due(&mut self) {
-        self.0.happens().await;
-    }
-}
 
 impl Incarnation {
     /// Watches the key that clients change when they cancel a job of this worker.
@@ -25,7 +14,7 @@ impl Incarnation {
             Ok(tx) => tx.get_with(&key, Isolation::Snapshot).await.unwrap_or_default(),
             Err(_) => None,
         };
-        self.cancellation.0 = match store.watch(key, seen).await {
+        self.cancellation = match store.watch(key, seen).await {
             Ok(watch) => watch.into(),
             Err(error) => {
                 tracing::error!(%error, "cannot watch for cancelled jobs: reads them again soon");
@@ -61,7 +50,7 @@ impl Incarnation {
             }
             Err(error) => {
                 tracing::error!(%error, "cannot read which jobs are cancelled: reads again soon");
-                self.cancellation.0 = self.after(ERROR_PAUSE);
+                self.cancellation = self.after(ERROR_PAUSE);
             }
         }
     }

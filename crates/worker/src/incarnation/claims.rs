@@ -1,6 +1,5 @@
 //! Claims: passes over the queue, and the claims of passes whose outcome is not known.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -31,18 +30,12 @@ pub(super) struct Claims {
     /// The job of each claim up to this number either runs here or has ended.
     known: u64,
     /// Whether the outcome of a pass's commit is unknown: there may be claims above `known`.
-    doubt: bool,
+    pub doubt: bool,
 }
 
 impl Default for Claims {
     fn default() -> Self {
         Claims { next: AtomicU64::new(1), known: 0, doubt: false }
-    }
-}
-
-impl Claims {
-    pub fn in_doubt(&self) -> bool {
-        self.doubt
     }
 }
 
@@ -55,44 +48,42 @@ impl Incarnation {
         self.fair.agree().await?;
         let pass = self.pass().await;
         // Other workers own the expired jobs: one pass may claim them, and passes that search further would only conflict.
-        self.claimer.may_claim(BTreeSet::new());
-        match &pass {
-            Ok(pass) if pass.filtered && pass.more => self.claimer.searches_further(),
-            Ok(_) => self.claimer.starts_over(),
-            Err(_) => {}
-        }
-        match pass {
-            Ok(mut pass) => {
-                if pass.mode.is_quiet() {
-                    self.learn_mode(pass.mode);
-                }
-                self.claims.known = self.claims.next.load(Relaxed) - 1;
-                self.fair.drained(&pass.drained, pass.wake_seen.as_ref());
-                let spread = self.spread(pass.claimed.len());
-                let skipped_tenant = pass.first_skipped_tenant.clone();
-                let shared = self.shared.clone();
-                for (waited_us, (job, options)) in pass.waits_us.drain(..).zip(pass.claimed.drain(..)) {
-                    shared.metrics().claimed(waited_us, job.attempts);
-                    self.start(job, options, skipped_tenant.as_deref(), spread);
-                }
-                if pass.all_in_other_passes {
-                    // They may fail to claim these jobs.
-                    let again_us = self.now_us().saturating_add(duration_us(SIBLINGS_PAUSE));
-                    pass.next_due_us = Some(pass.next_due_us.map_or(again_us, |due_us| due_us.min(again_us)));
-                }
-                let random = self.shared.store.runtime().random();
-                if let Err(error) = self.claimer.wait_after(&pass, self.pause(random)).await {
-                    // Without a watch, the worker makes another pass after a pause.
-                    tracing::error!(%error, "cannot watch the store");
-                    self.claimer.retry_after(ERROR_PAUSE);
-                }
-                Ok(pass.more)
-            }
+        self.claimer.expired.clear();
+        let mut pass = match pass {
+            Ok(pass) => pass,
             Err(error) => {
                 self.claims.doubt = matches!(error, Error::Store(StoreError::UnknownOutcome(_)));
-                Err(error)
+                return Err(error);
             }
+        };
+        match pass.filtered && pass.more {
+            true => self.claimer.searches_further(),
+            false => self.claimer.starts_over(),
         }
+        if pass.mode.is_quiet() {
+            self.learn_mode(pass.mode);
+        }
+        self.claims.known = self.claims.next.load(Relaxed) - 1;
+        self.fair.drained(&pass.drained, pass.wake_seen.as_ref());
+        let spread = self.spread(pass.claimed.len());
+        let skipped_tenant = pass.first_skipped_tenant.clone();
+        let shared = self.shared.clone();
+        for (waited_us, (job, options)) in pass.waits_us.drain(..).zip(pass.claimed.drain(..)) {
+            shared.metrics().claimed(waited_us, job.attempts);
+            self.start(job, options, skipped_tenant.as_deref(), spread);
+        }
+        if pass.all_in_other_passes {
+            // They may fail to claim these jobs.
+            let again_us = self.now_us().saturating_add(duration_us(SIBLINGS_PAUSE));
+            pass.next_due_us = pass.next_due_us.into_iter().chain([again_us]).min();
+        }
+        let random = self.shared.store.runtime().random();
+        if let Err(error) = self.claimer.wait_after(&pass, self.pause(random)).await {
+            // Without a watch, the worker makes another pass after a pause.
+            tracing::error!(%error, "cannot watch the store");
+            self.claimer.retry_after(ERROR_PAUSE);
+        }
+        Ok(pass.more)
     }
 
     /// Makes one pass, and repeats it after a conflict. Never repeats it after a commit of unknown outcome: that could
@@ -117,7 +108,7 @@ impl Incarnation {
             shard: self.shard(),
             claimer: &self.claimer,
             random: store.runtime().random(),
-            terms: tunables.terms(),
+            terms: tunables.terms(job_type),
             max_history,
         };
         // A pass with repeated conflicts must not delay a ping.

@@ -18,12 +18,6 @@ pub(super) struct Contenders {
     pub since_us: i64,
 }
 
-impl Contenders {
-    pub fn new(now_us: i64) -> Contenders {
-        Contenders { names: Vec::new(), since_us: now_us }
-    }
-}
-
 impl Incarnation {
     /// Reads which workers claim from the same queue. Without this knowledge, passes only conflict more often.
     pub(super) async fn read_contenders(&mut self) {

@@ -1,10 +1,8 @@
 //! The end of an incarnation: it leaves, or another worker has removed it.
 
-use turnwise_queue::workers::{GivenBack, Removal};
+use turnwise_queue::workers::Removal;
 
 use super::Incarnation;
-use crate::membership::remove;
-use crate::spans::RunOutcome;
 use crate::times::ERROR_PAUSE;
 
 impl Incarnation {
@@ -20,7 +18,7 @@ impl Incarnation {
             tokio::select! {
                 biased;
                 Some(ended) = self.runs.join_next() => { self.forget(ended); }
-                () = self.health.due() => {
+                () = self.health.due.happens() => {
                     // It keeps pinging for as long as its handlers take.
                     if !self.ping().await {
                         return self.halt().await;
@@ -30,15 +28,7 @@ impl Incarnation {
             }
         }
         self.fair.close().await;
-        let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
-        let max_history = self.shared.tunables.get().max_history;
-        let report = |runs: &[GivenBack]| {
-            let spans = &self.shared.options.spans;
-            spans.given_back(job_type, &self.id, runs, &RunOutcome::STOPPED, self.now_us());
-        };
-        let left =
-            remove(&self.shared.store, keys, job_type, &self.id, Removal::Left, max_history, report).await;
-        if let Err(error) = left {
+        if let Err(error) = self.shared.leaving(&self.id).remove(Removal::Left, None, |_, _| ()).await {
             tracing::error!(%error, "cannot leave the membership");
         }
     }

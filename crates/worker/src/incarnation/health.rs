@@ -5,19 +5,16 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use turnwise_policy::contention::MAX_CONTENDERS;
-use turnwise_queue::workers::GivenBack;
 use turnwise_queue::{Error, workers};
 
 use super::Incarnation;
 use crate::event::Event;
-use crate::membership::remove_dead_and;
 use crate::neighbours::{Observations, WIDE_WINDOW, WINDOW, in_process, mine};
 use crate::run::Shared;
-use crate::spans::RunOutcome;
 
 /// When the next heartbeat is due, and the observations of the neighbours.
 pub(super) struct Health {
-    due: Event,
+    pub due: Event,
     neighbours: Observations,
     /// Tasks that give back the jobs of dead neighbours. Each returns the neighbours that it has processed.
     removals: JoinSet<Vec<String>>,
@@ -33,10 +30,6 @@ impl Health {
             removals: JoinSet::new(),
             being_removed: BTreeSet::new(),
         }
-    }
-
-    pub async fn due(&mut self) {
-        self.due.happens().await;
     }
 }
 
@@ -107,17 +100,10 @@ impl Incarnation {
         }
         dead.retain(|(worker, _)| self.health.being_removed.insert(worker.clone()));
         if !dead.is_empty() {
-            let (store, keys, job_type) = (store.clone(), keys.clone(), job_type.clone());
-            let max_history = self.shared.tunables.get().max_history;
-            let (metrics, spans) = (self.shared.options.metrics.clone(), self.shared.options.spans.clone());
+            let shared = shared.clone();
             self.health.removals.spawn(async move {
                 for (worker, health) in &dead {
-                    let report = |runs: &[GivenBack]| {
-                        let (lost, now_us) = (RunOutcome::lost(worker), store.runtime().now_us());
-                        spans.given_back(&job_type, worker, runs, &lost, now_us);
-                    };
-                    let dead = (job_type.as_str(), worker.as_str());
-                    remove_dead_and(&store, &keys, dead, *health, max_history, &metrics, report).await;
+                    shared.leaving(worker).remove_dead(*health, &shared.options.metrics, |_| ()).await;
                 }
                 dead.into_iter().map(|(worker, _)| worker).collect()
             });

@@ -69,7 +69,8 @@ pub(crate) struct Incarnation {
     sibling: Option<Sibling>,
     claims: claims::Claims,
     health: health::Health,
-    cancellation: cancellation::Cancellation,
+    /// Happens when a client has cancelled a job of this worker.
+    cancellation: Event,
     contenders: contenders::Contenders,
     rotation: rotation::Rotation,
     yielding: yielding::Yielding,
@@ -110,7 +111,7 @@ impl Incarnation {
         let mut fair = FairShare::new(store, keys, &shared.job_type, &id, shared.tunables.get().fair);
         let sibling = shared.options.passes.as_ref().map(|passes| passes.join(&shared.job_type, &id));
         if let Some(sibling) = &sibling {
-            fair = fair.with(sibling.passes().decoded());
+            fair.decoded = sibling.passes().decoded();
         }
         let health = health::Health::new(shared.options.health_interval);
         Incarnation {
@@ -128,8 +129,8 @@ impl Incarnation {
             sibling,
             claims: claims::Claims::default(),
             health,
-            cancellation: cancellation::Cancellation::default(),
-            contenders: contenders::Contenders::new(now_us),
+            cancellation: Event::default(),
+            contenders: contenders::Contenders { names: Vec::new(), since_us: now_us },
             rotation: rotation::Rotation::new(now_us),
             yielding: yielding::Yielding::default(),
             balance: balance::Balance::default(),
@@ -187,7 +188,7 @@ impl Incarnation {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return End::Stopped,
-                () = self.health.due() => {
+                () = self.health.due.happens() => {
                     if !self.ping_and_check_neighbours().await {
                         return End::Removed;
                     }
@@ -197,7 +198,7 @@ impl Incarnation {
                     // Without a free slot, it watches no key, but new delayed jobs may be due now.
                     pass_due |= full;
                 }
-                () = self.cancellation.due() => {
+                () = self.cancellation.happens() => {
                     self.stop_cancelled().await;
                     self.take_over_blocked();
                     pass_due |= !self.mode.is_quiet();
@@ -206,7 +207,7 @@ impl Incarnation {
                     self.follow_tunables().await;
                     pass_due = true;
                 }
-                () = self.rotation.due() => {
+                () = self.rotation.due.happens() => {
                     self.cycle().await;
                     self.schedule_cycle();
                 }
@@ -231,7 +232,7 @@ impl Incarnation {
     /// Whether no slot is free. A worker with claims in doubt makes a pass even then, so it never counts as full.
     fn is_full(&self) -> bool {
         let max_jobs = self.shared.tunables.get().max_jobs;
-        (self.mode.is_quiet() || self.slots_in_use() >= max_jobs) && !self.claims.in_doubt()
+        (self.mode.is_quiet() || self.slots_in_use() >= max_jobs) && !self.claims.doubt
     }
 
     /// The number of slots in use. Jobs that wait for locks lend their slots, if the settings allow it.

@@ -156,7 +156,7 @@ impl Incarnation {
         if self.fair.by_keys() {
             let depth = shard.front(max_churn + free);
             let which = (|id: &str| shard.has(id), |_: &str| true);
-            let front = self.fair.front(&tx, wake_seen.as_ref(), [], depth, which).await?;
+            let front = self.fair.front(&tx, wake_seen.as_ref(), depth, which, false).await?;
             let mut heads = Heads::new();
             for (job, tenant) in front.jobs.into_iter().filter(|(job, _)| shard.has(&job.id)) {
                 heads.entry(front.tenants[tenant].tenant.clone()).or_default().push(job);

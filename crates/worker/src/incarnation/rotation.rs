@@ -19,7 +19,7 @@ pub(super) const SHORTEST_PHASE: Duration = Duration::from_secs(3);
 
 /// When the next cycle is due, and when cycles have checked each tenant.
 pub(super) struct Rotation {
-    due: Event,
+    pub due: Event,
     /// The time of the latest cycle, in µs; without rotation, the time when it last charged its jobs.
     cycle_us: i64,
     /// When it last checked whether a tenant's own jobs may take turns, in µs. Only tenants with jobs here.
@@ -29,10 +29,6 @@ pub(super) struct Rotation {
 impl Rotation {
     pub fn new(now_us: i64) -> Rotation {
         Rotation { due: Event::default(), cycle_us: now_us, checked_us: BTreeMap::new() }
-    }
-
-    pub async fn due(&mut self) {
-        self.due.happens().await;
     }
 }
 

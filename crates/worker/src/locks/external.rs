@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::locks::{self, Asked, LockAt, Spot};
-use turnwise_queue::{Error, Result, RunKey};
-use turnwise_store::Isolation;
+use turnwise_queue::{Result, RunKey};
 
+use super::request;
 use crate::External;
 
 impl External {
@@ -28,18 +28,11 @@ impl External {
         leave: &CancellationToken,
     ) -> Result<Asked> {
         let (store, keys) = (&self.store, &self.keys);
-        let queue = self.options().get().queue;
+        let queue = self.tunables().get().queue;
         let levels = &queue.levels;
         let mut deadline = pin!(store.runtime().sleep(wait));
         loop {
-            let (asked, seen) = store
-                .transact(|tx| async move {
-                    let seen = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
-                    let now_us = store.runtime().now_us();
-                    let asked = locks::request(&tx, keys, levels, run, wanted, now_us).await?;
-                    Ok::<_, Error>((asked, seen))
-                })
-                .await?;
+            let (asked, seen) = request((store, keys, levels), run, wanted, false).await?;
             if !matches!(asked, Asked::Waits(_)) || wait.is_zero() {
                 return Ok(asked);
             }

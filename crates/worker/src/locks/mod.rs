@@ -14,8 +14,12 @@ mod view;
 mod wake;
 mod weigh;
 
+use bytes::Bytes;
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_policy::predictive_queue::{self, aging};
+use turnwise_queue::locks::{Asked, LockAt};
+use turnwise_queue::{Keyspace, Result, RunKey};
+use turnwise_store::{Isolation, Store};
 
 pub use run::LockError;
 pub(crate) use run::{JobLocks, Slots, WaitState};
@@ -61,6 +65,27 @@ impl QueueRules {
     pub(crate) fn lent(&self, slots: usize, waiting: usize) -> usize {
         if self.waiting_uses_slot { 0 } else { waiting.min(slots) }
     }
+}
+
+/// Requests the locks that a run does not hold yet, after it has left the queue of an earlier request if it `has_left`. Also returns
+/// the stamp that must change before a repeated request can succeed.
+async fn request(
+    (store, keys, levels): (&Store, &Keyspace, &Levels),
+    run: RunKey<'_>,
+    wanted: &[LockAt],
+    has_left: bool,
+) -> Result<(Asked, Option<Bytes>)> {
+    store
+        .transact(|tx| async move {
+            let now_us = store.runtime().now_us();
+            let seen = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
+            if has_left {
+                turnwise_queue::locks::withdraw(&tx, keys, run, now_us).await?;
+            }
+            let asked = turnwise_queue::locks::request(&tx, keys, levels, run, wanted, now_us).await?;
+            Ok((asked, seen))
+        })
+        .await
 }
 
 #[cfg(test)]

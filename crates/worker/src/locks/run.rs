@@ -10,17 +10,18 @@
 //! more running jobs than slots: up to the number of lent slots more, and at most twice as many.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use tokio::sync::{Mutex, Notify};
-use tokio_util::sync::CancellationToken;
 use turnwise_queue::locks::{self, Asked, Blocked, LockAt, Spot};
-use turnwise_queue::{Claim, Error, RunKey};
-use turnwise_store::{Error as StoreError, Isolation};
+use turnwise_queue::{Error, RunKey};
+use turnwise_store::Error as StoreError;
 
-use crate::run::Shared;
+use super::request;
+use crate::run::{ClaimedJob, Controls, Shared};
+use crate::sync::lock;
 use crate::times::ERROR_PAUSE;
 use crate::{JobContext, Outcome};
 
@@ -110,33 +111,29 @@ struct WaitTimes {
 
 impl WaitState {
     pub fn now(&self) -> bool {
-        self.lent().waits
+        lock(&self.0).waits
     }
 
     /// When the run's last wait ended, in µs of [`Runtime::elapsed_us`](turnwise_store::Runtime::elapsed_us).
     pub fn ended_us(&self) -> Option<i64> {
-        self.lent().ended_us
+        lock(&self.0).ended_us
     }
 
     pub fn lent_us(&self, now_us: i64) -> i64 {
-        let WaitTimes { since_us, before_us, .. } = *self.lent();
+        let WaitTimes { since_us, before_us, .. } = *lock(&self.0);
         before_us.saturating_add(since_us.map_or(0, |since_us| now_us.saturating_sub(since_us).max(0)))
     }
 
     fn begin(&self, lends: bool, now_us: i64) {
-        let mut lent = self.lent();
+        let mut lent = lock(&self.0);
         (lent.waits, lent.since_us) = (true, lends.then_some(now_us));
     }
 
     fn over(&self, now_us: i64, elapsed_us: i64) {
         let before_us = self.lent_us(now_us);
-        let mut lent = self.lent();
+        let mut lent = lock(&self.0);
         (lent.waits, lent.since_us, lent.before_us) = (false, None, before_us);
         lent.ended_us = Some(elapsed_us);
-    }
-
-    fn lent(&self) -> std::sync::MutexGuard<'_, WaitTimes> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,12 +143,8 @@ pub(crate) struct JobLocks(Arc<Inner>);
 
 struct Inner {
     shared: Arc<Shared>,
-    id: String,
-    claim: Claim,
-    stop: CancellationToken,
-    halt: CancellationToken,
-    slots: Arc<Slots>,
-    waits: Arc<WaitState>,
+    job: Arc<ClaimedJob>,
+    controls: Arc<Controls>,
     /// Held during a request: a job waits for one lock at a time.
     turn: Mutex<()>,
     /// Whether the row of an ended wait may still be in a lock queue.
@@ -190,14 +183,9 @@ impl JobContext {
 }
 
 impl JobLocks {
-    pub fn new(
-        shared: Arc<Shared>,
-        (id, claim): (String, Claim),
-        (stop, halt): (CancellationToken, CancellationToken),
-        (slots, waits): (Arc<Slots>, Arc<WaitState>),
-    ) -> Self {
+    pub fn new(shared: Arc<Shared>, job: Arc<ClaimedJob>, controls: Arc<Controls>) -> Self {
         let (turn, left) = (Mutex::default(), AtomicBool::new(false));
-        JobLocks(Arc::new(Inner { shared, id, claim, stop, halt, slots, waits, turn, left }))
+        JobLocks(Arc::new(Inner { shared, job, controls, turn, left }))
     }
 
     async fn take(&self, locks: &[LockAt]) -> Result<(), LockError> {
@@ -205,8 +193,8 @@ impl JobLocks {
         let _turn = inner.turn.lock().await;
         let mut waiting = WaitGuard { locks: self, on: false, settled: false };
         let runtime = inner.shared.store.runtime();
-        let stopped = || inner.stop.is_cancelled() || inner.halt.is_cancelled();
-        while !stopped() {
+        let Controls { stop, halt, .. } = &*inner.controls;
+        while !inner.controls.shall_end() {
             let pause = match inner.ask(locks).await {
                 Ok((Asked::Granted, _)) => {
                     waiting.over();
@@ -236,12 +224,12 @@ impl JobLocks {
             };
             tokio::select! {
                 biased;
-                () = inner.halt.cancelled() => {}
-                () = inner.stop.cancelled() => {}
+                () = halt.cancelled() => {}
+                () = stop.cancelled() => {}
                 () = pause => {}
             }
         }
-        if inner.halt.is_cancelled() {
+        if halt.is_cancelled() {
             waiting.over();
             return Err(LockError::Lost);
         }
@@ -252,35 +240,24 @@ impl JobLocks {
     }
 
     async fn give_back(&self, spots: &[Spot]) -> Result<(), LockError> {
-        let Inner { shared, id, claim, .. } = &*self.0;
-        let Shared { store, keys, job_type, .. } = &**shared;
-        let given = store.transact(|tx| async move {
-            locks::release_some(&tx, keys, RunKey::new(job_type, id, claim), spots).await
-        });
+        let Inner { shared, .. } = &*self.0;
+        let Shared { store, keys, .. } = &**shared;
+        let run = self.0.run();
+        let given = store.transact(|tx| async move { locks::release_some(&tx, keys, run, spots).await });
         given.await.map_err(lock_error)
     }
 }
 
 impl Inner {
-    /// Requests the locks that the job does not hold yet. Also returns the stamp that must change before a repeated
-    /// request can succeed.
+    fn run(&self) -> RunKey<'_> {
+        RunKey::new(&self.shared.job_type, &self.job.id, &self.job.claim)
+    }
+
+    /// Requests the locks that the job does not hold yet, as [`request`] does.
     async fn ask(&self, wanted: &[LockAt]) -> turnwise_queue::Result<(Asked, Option<Bytes>)> {
-        let Shared { store, keys, job_type, tunables, .. } = &*self.shared;
+        let Shared { store, keys, tunables, .. } = &*self.shared;
         let levels = &tunables.get().queue.levels;
-        let (id, claim, left) = (&self.id, &self.claim, self.left.load(Relaxed));
-        let asked = store
-            .transact(|tx| async move {
-                let now_us = store.runtime().now_us();
-                let seen = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
-                if left {
-                    locks::withdraw(&tx, keys, RunKey::new(job_type, id, claim), now_us).await?;
-                }
-                let asked =
-                    locks::request(&tx, keys, levels, RunKey::new(job_type, id, claim), wanted, now_us)
-                        .await?;
-                Ok::<_, Error>((asked, seen))
-            })
-            .await?;
+        let asked = request((store, keys, levels), self.run(), wanted, self.left.load(Relaxed)).await?;
         self.left.store(false, Relaxed);
         Ok(asked)
     }
@@ -291,18 +268,16 @@ impl Inner {
         if !self.left.load(Relaxed) {
             return true;
         }
-        let Shared { store, keys, job_type, .. } = &*self.shared;
-        let (id, claim) = (&self.id, &self.claim);
-        let withdrawn = store.transact(|tx| async move {
-            locks::withdraw(&tx, keys, RunKey::new(job_type, id, claim), store.runtime().now_us()).await
-        });
+        let (Shared { store, keys, .. }, run) = (&*self.shared, self.run());
+        let withdrawn = store
+            .transact(|tx| async move { locks::withdraw(&tx, keys, run, store.runtime().now_us()).await });
         match withdrawn.await {
             Ok(()) | Err(Error::Halt) => {
                 self.left.store(false, Relaxed);
                 true
             }
             Err(error) => {
-                tracing::warn!(job = %id, %error, "cannot leave a lock's queue");
+                tracing::warn!(job = %self.job.id, %error, "cannot leave a lock's queue");
                 false
             }
         }
@@ -315,7 +290,7 @@ impl Inner {
         while !self.withdraw().await {
             tokio::select! {
                 biased;
-                () = self.halt.cancelled() => return,
+                () = self.controls.halt.cancelled() => return,
                 () = runtime.sleep(ERROR_PAUSE) => {}
             }
         }
@@ -342,7 +317,8 @@ struct WaitGuard<'a> {
 impl WaitGuard<'_> {
     fn begin(&mut self) {
         if !std::mem::replace(&mut self.on, true) {
-            let Inner { shared, slots, waits, .. } = &*self.locks.0;
+            let Inner { shared, controls, .. } = &*self.locks.0;
+            let Controls { slots, waits, .. } = &**controls;
             let lends = !shared.tunables.get().queue.waiting_uses_slot;
             waits.begin(lends, shared.store.runtime().now_us());
             slots.waiting.fetch_add(1, Relaxed);
@@ -353,7 +329,8 @@ impl WaitGuard<'_> {
     fn over(&mut self) {
         self.settled = true;
         if std::mem::replace(&mut self.on, false) {
-            let Inner { shared, slots, waits, .. } = &*self.locks.0;
+            let Inner { shared, controls, .. } = &*self.locks.0;
+            let Controls { slots, waits, .. } = &**controls;
             let runtime = shared.store.runtime();
             waits.over(runtime.now_us(), runtime.elapsed_us());
             slots.waiting.fetch_sub(1, Relaxed);
@@ -369,7 +346,7 @@ impl Drop for WaitGuard<'_> {
         }
         self.over();
         self.locks.0.left.store(true, Relaxed);
-        let halted = self.locks.0.halt.is_cancelled();
+        let halted = self.locks.0.controls.halt.is_cancelled();
         let Some(handle) = tokio::runtime::Handle::try_current().ok().filter(|_| !halted) else { return };
         let locks = self.locks.clone();
         handle.spawn(async move {

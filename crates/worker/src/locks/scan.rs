@@ -9,7 +9,7 @@
 //! scan took. That limits the part of a worker's time that scans take.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use bytes::Bytes;
 use turnwise_policy::predictive_queue::locks::Requests;
@@ -17,6 +17,7 @@ use turnwise_queue::tenants::{self, Pending};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::Transaction;
 
+use crate::sync::lock;
 /// The number of rows per read.
 const PAGE: usize = 1_000;
 /// The number of pages that one pass reads; fewer from a slow store.
@@ -48,6 +49,7 @@ struct State {
 pub(crate) type Stamps = (Option<Bytes>, Option<Bytes>);
 
 /// A scan that has not ended.
+#[derive(Default)]
 struct CurrentScan {
     /// The stamps at its beginning.
     stamps: Stamps,
@@ -84,10 +86,6 @@ pub(crate) enum ScanResult {
 }
 
 impl Scan {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the jobs that a scan has found, or continues the scan. `is_free` returns whether no running job blocks a job
     /// with these locks, and `startable` which of the given jobs could start.
     pub async fn find(
@@ -101,7 +99,7 @@ impl Scan {
     ) -> Result<ScanResult> {
         let begun_us = elapsed_us();
         let mut current = {
-            let mut state = self.state();
+            let mut state = lock(&self.0);
             if !state.last.found.is_empty() {
                 return Ok(ScanResult::Found(state.last.found.clone()));
             }
@@ -115,7 +113,9 @@ impl Scan {
                     if let Some((_, again_us)) = pause {
                         return Ok(ScanResult::Nothing(Some(again_us)));
                     }
-                    CurrentScan::new(stamps.clone(), state.from.take())
+                    let from = state.from.take();
+                    let (stamps, is_whole) = (stamps.clone(), from.is_none());
+                    CurrentScan { stamps, from, is_whole, ..CurrentScan::default() }
                 }
             }
         };
@@ -128,21 +128,21 @@ impl Scan {
             current.from = page.next;
             if current.from.is_none() || current.found.len() >= MAX_FOUND {
                 current.took_us += elapsed_us().saturating_sub(begun_us);
-                return Ok(self.state().ends(current, now_us));
+                return Ok(lock(&self.0).ends(current, now_us));
             }
             if !tx.has_time() {
                 break;
             }
         }
         current.took_us += elapsed_us().saturating_sub(begun_us);
-        self.state().current = Some(current);
+        lock(&self.0).current = Some(current);
         Ok(ScanResult::Unfinished)
     }
 
     /// Removes the jobs that were tried. Whether they run depends on a commit. So if any job was removed, a further
     /// scan follows without waiting for a change. Returns when it may begin, in µs.
     pub fn forget(&self, tried: &BTreeSet<String>) -> Option<i64> {
-        let mut state = self.state();
+        let mut state = lock(&self.0);
         let before = state.last.found.len();
         state.last.found.retain(|(_, pending)| !tried.contains(&pending.id));
         if state.last.found.len() < before {
@@ -175,19 +175,6 @@ impl State {
 }
 
 impl CurrentScan {
-    fn new(stamps: Stamps, from: Option<Bytes>) -> Self {
-        let is_whole = from.is_none();
-        CurrentScan {
-            stamps,
-            from,
-            rows: 0,
-            took_us: 0,
-            is_whole,
-            of_tenant: BTreeMap::new(),
-            found: Vec::new(),
-        }
-    }
-
     fn keep(&mut self, jobs: Vec<(String, Pending)>, startable: &BTreeSet<String>) {
         for (tenant, pending) in jobs.into_iter().filter(|(_, pending)| startable.contains(&pending.id)) {
             let kept = self.of_tenant.entry(tenant.clone()).or_default();

@@ -1,7 +1,7 @@
 //! One watch of the store for all waits for locks in a process.
 
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
@@ -9,6 +9,7 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Isolation, Result, Store};
 
+use crate::sync::lock;
 use crate::times::ERROR_PAUSE;
 
 /// Wakes the tasks that wait for locks when a lock is released. While no task waits, it does not watch the store.
@@ -45,17 +46,15 @@ struct State {
 
 impl LockWake {
     pub fn new(store: Store, keys: Keyspace) -> Self {
-        let (read_completed, read_needed, no_waits_left) = (Notify::new(), Notify::new(), Notify::new());
-        LockWake {
-            inner: Arc::new(Inner {
-                store,
-                keys,
-                state: Mutex::default(),
-                read_completed,
-                read_needed,
-                no_waits_left,
-            }),
-        }
+        let inner = Inner {
+            store,
+            keys,
+            state: Mutex::default(),
+            read_completed: Notify::new(),
+            read_needed: Notify::new(),
+            no_waits_left: Notify::new(),
+        };
+        LockWake { inner: Arc::new(inner) }
     }
 
     /// Returns once a lock was released after the snapshot in which [`Keyspace::lock_wake`] had the value `seen`. It
@@ -64,12 +63,12 @@ impl LockWake {
     pub async fn changed(&self, seen: Option<Bytes>) {
         let inner = &self.inner;
         let _waits = WaitGuard::new(inner);
-        let before = inner.state().begun;
+        let before = lock(&inner.state).begun;
         loop {
             // Registered before the comparison, so that no later change is missed.
             let mut read_completed = pin!(inner.read_completed.notified());
             read_completed.as_mut().enable();
-            match &inner.state().latest {
+            match &lock(&inner.state).latest {
                 // The watch reports the next stamp.
                 Some((_, stamp)) if *stamp == seen => {}
                 Some((number, _)) if *number > before => return,
@@ -84,7 +83,7 @@ impl LockWake {
 impl Drop for LockWake {
     fn drop(&mut self) {
         // The task holds `inner`, which holds the task's handle.
-        self.inner.state().task = None;
+        lock(&self.inner.state).task = None;
     }
 }
 
@@ -93,7 +92,7 @@ struct WaitGuard<'a>(&'a Inner);
 
 impl<'a> WaitGuard<'a> {
     fn new(inner: &'a Arc<Inner>) -> Self {
-        let mut state = inner.state();
+        let mut state = lock(&inner.state);
         state.waiting += 1;
         if !state.is_running {
             state.is_running = true;
@@ -106,7 +105,7 @@ impl<'a> WaitGuard<'a> {
 
 impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = lock(&self.0.state);
         state.waiting -= 1;
         if state.waiting == 0 {
             self.0.no_waits_left.notify_one();
@@ -115,10 +114,6 @@ impl Drop for WaitGuard<'_> {
 }
 
 impl Inner {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn watch(&self) {
         loop {
             let watch = match self.read_stamp().await {
@@ -132,7 +127,7 @@ impl Inner {
             tokio::select! {
                 biased;
                 () = self.no_waits_left.notified() => {
-                    let mut state = self.state();
+                    let mut state = lock(&self.state);
                     if state.waiting == 0 {
                         state.is_running = false;
                         return;
@@ -148,12 +143,12 @@ impl Inner {
     async fn read_stamp(&self) -> Result<turnwise_store::Watch> {
         let key = self.keys.lock_wake();
         let number = {
-            let mut state = self.state();
+            let mut state = lock(&self.state);
             state.begun += 1;
             state.begun
         };
         let stamp = self.store.begin().await?.get_with(&key, Isolation::Snapshot).await?;
-        self.state().latest = Some((number, stamp.clone()));
+        lock(&self.state).latest = Some((number, stamp.clone()));
         self.read_completed.notify_waiters();
         self.store.watch(key, stamp).await
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -11,6 +11,7 @@ use turnwise_queue::tenants::DecodedRows;
 use turnwise_store::Runtime;
 
 use crate::line::{First, Lines};
+use crate::sync::lock;
 
 /// How long a pass waits for its turn: far longer than those of many workers take together.
 const LONGEST_TURN: Duration = Duration::from_secs(1);
@@ -35,7 +36,7 @@ pub struct Passes {
 
 impl fmt::Debug for Passes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Passes").field("workers", &self.workers()).finish_non_exhaustive()
+        f.debug_struct("Passes").field("workers", &lock(&self.workers)).finish_non_exhaustive()
     }
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct Sibling {
 impl Sibling {
     /// Whether a worker of the same type belongs to this process, too.
     pub fn is_beside(&self, id: &str) -> bool {
-        self.passes.workers().get(&self.job_type).is_some_and(|workers| workers.contains(id))
+        lock(&self.passes.workers).get(&self.job_type).is_some_and(|workers| workers.contains(id))
     }
 
     pub fn passes(&self) -> &Arc<Passes> {
@@ -59,7 +60,7 @@ impl Sibling {
 
 impl Drop for Sibling {
     fn drop(&mut self) {
-        let mut workers = self.passes.workers();
+        let mut workers = lock(&self.passes.workers);
         if let Some(of_type) = workers.get_mut(&self.job_type) {
             of_type.remove(&self.id);
             if of_type.is_empty() {
@@ -89,7 +90,7 @@ impl Passes {
 
     /// Adds a worker to those of this process.
     pub(crate) fn join(self: &Arc<Self>, job_type: &str, id: &str) -> Sibling {
-        self.workers().entry(job_type.to_owned()).or_default().insert(id.to_owned());
+        lock(&self.workers).entry(job_type.to_owned()).or_default().insert(id.to_owned());
         Sibling { passes: self.clone(), job_type: job_type.to_owned(), id: id.to_owned() }
     }
 
@@ -106,30 +107,18 @@ impl Passes {
             () = runtime.sleep(LONGEST_TURN) => None,
         }
     }
-
-    fn workers(&self) -> MutexGuard<'_, BTreeMap<String, BTreeSet<String>>> {
-        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn jobs(&self) -> MutexGuard<'_, BTreeMap<String, HashSet<Arc<str>>>> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl PassJobs {
-    fn own(&self) -> MutexGuard<'_, HashSet<Arc<str>>> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Releases the jobs of an earlier attempt of this pass. Returns the number of jobs of other passes.
     pub(super) fn restart(&self) -> usize {
         self.release();
-        self.passes.jobs().get(&self.job_type).map_or(0, HashSet::len)
+        lock(&self.passes.jobs).get(&self.job_type).map_or(0, HashSet::len)
     }
 
     /// Which of these jobs belong to other passes, in the same order.
     pub(super) fn in_other_passes<'a>(&self, ids: impl Iterator<Item = &'a str>) -> Vec<bool> {
-        let (own, all) = (self.own(), self.passes.jobs());
+        let (own, all) = (lock(&self.own), lock(&self.passes.jobs));
         match all.get(&self.job_type) {
             Some(jobs) => ids.map(|id| jobs.contains(id) && !own.contains(id)).collect(),
             None => ids.map(|_| false).collect(),
@@ -139,7 +128,7 @@ impl PassJobs {
     /// Adds a job to this pass, unless it belongs to another one. Returns whether the job was added.
     pub(super) fn add(&self, id: &str) -> bool {
         let id: Arc<str> = id.into();
-        let (mut own, mut all) = (self.own(), self.passes.jobs());
+        let (mut own, mut all) = (lock(&self.own), lock(&self.passes.jobs));
         let is_new = match all.get_mut(&self.job_type) {
             Some(jobs) => jobs.insert(id.clone()),
             None => all.insert(self.job_type.clone(), HashSet::from([id.clone()])).is_none(),
@@ -151,12 +140,12 @@ impl PassJobs {
     }
 
     fn release(&self) {
-        let own = std::mem::take(&mut *self.own());
+        let own = std::mem::take(&mut *lock(&self.own));
         // A pass without jobs must wake no other pass: it may itself wait for the jobs that it has read.
         if own.is_empty() {
             return;
         }
-        let mut all = self.passes.jobs();
+        let mut all = lock(&self.passes.jobs);
         if let Some(jobs) = all.get_mut(&self.job_type) {
             for job in &own {
                 jobs.remove(job);

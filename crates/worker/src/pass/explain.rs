@@ -1,12 +1,12 @@
 //! Explains why a job waits, by the decision about the head of its queue.
 
-use turnwise_policy::schedule::HoldReason;
+use turnwise_policy::schedule::{self, HoldReason};
 use turnwise_queue::tenants::Pending;
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::{Store, Transaction};
 
 use super::CLAIM_BATCH;
-use super::view::{Scope, Source, View};
+use super::view::{Source, View};
 use crate::QueueRules;
 use crate::fair_share::Front;
 
@@ -55,7 +55,7 @@ pub async fn explain(
         false => View::without_locks(queue),
     };
     let mut reasons = vec![None; asked];
-    for hold in view.decide(&source, Scope::alone(room), |_| false).hold {
+    for hold in view.decide(&source, schedule::View::new(&[], room), |_| false).hold {
         if let Some(reason) = reasons.get_mut(hold.candidate) {
             *reason = Some(hold.reason);
         }

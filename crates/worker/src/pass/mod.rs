@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use turnwise_policy::contention::Shard;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_policy::predictive_queue::window;
-use turnwise_policy::schedule::{Decision, HoldReason};
+use turnwise_policy::schedule::{self, Decision, HoldReason};
 use turnwise_queue::{Job, Keyspace, Mode, Result, Terms, concurrency, locks, tenants, workers};
 use turnwise_store::{Isolation, Transaction};
 
@@ -33,7 +33,7 @@ pub(crate) use concurrent::{PassJobs, Sibling};
 pub use explain::{QueueHead, compared, explain};
 pub(crate) use skipped_jobs::SkippedJobs;
 pub(crate) use view::startable;
-use view::{Scope, Source, View};
+use view::{Source, View};
 
 /// The maximum number of jobs that one pass claims; fewer if the transaction has no more room.
 const CLAIM_BATCH: usize = 500;
@@ -82,7 +82,7 @@ impl Claimant<'_> {
     /// with such jobs, each pass reads more jobs than the one before it. Jobs behind thousands of them are thus found
     /// soon, even with one free slot.
     fn depth(&self, room: usize) -> usize {
-        room.saturating_mul(WIDER.saturating_pow(self.claimer.filtered())).min(CLAIM_BATCH)
+        room.saturating_mul(WIDER.saturating_pow(self.claimer.filtered)).min(CLAIM_BATCH)
     }
 }
 
@@ -96,6 +96,7 @@ pub(crate) enum Numbers<'a> {
 }
 
 /// The result of a pass.
+#[derive(Default)]
 pub(crate) struct Pass {
     /// The claimed jobs, with their options.
     pub claimed: Vec<(Job, Box<RawValue>)>,
@@ -128,25 +129,6 @@ pub(crate) struct Pass {
     pub mode: Mode,
 }
 
-impl Pass {
-    fn nothing(wake_seen: Option<Bytes>) -> Pass {
-        Pass {
-            claimed: Vec::new(),
-            waits_us: Vec::new(),
-            more: false,
-            filtered: false,
-            all_in_other_passes: false,
-            skipped: BTreeSet::new(),
-            first_skipped_tenant: None,
-            drained: Vec::new(),
-            next_due_us: None,
-            wake_seen,
-            lock_wake_seen: None,
-            mode: Mode::Active,
-        }
-    }
-}
-
 /// The input of one attempt of a pass.
 #[derive(Clone, Copy)]
 struct Context<'a> {
@@ -161,7 +143,7 @@ struct Context<'a> {
 impl Context<'_> {
     /// Whether jobs of other shards may be claimed now.
     fn is_eager(&self) -> bool {
-        !self.claimant.claimer.expired().is_empty()
+        !self.claimant.claimer.expired.is_empty()
     }
 
     fn source(&self) -> Source<'_> {
@@ -173,10 +155,11 @@ impl Context<'_> {
     /// Decides about a view, with room for this many jobs.
     fn decide(&self, view: &View, room: usize) -> Decision {
         let Claimant { shard, claimer, random, .. } = self.claimant;
-        let worker = Scope { room, shard, eager: self.is_eager(), random };
+        let worker =
+            schedule::View { room, shard, eager: self.is_eager(), random, ..schedule::View::default() };
         // Among jobs that lock, all expired jobs may start. The decision chooses only some jobs of other shards, and
         // the chosen ones may be exactly those whose locks are not free.
-        view.decide(&self.source(), worker, |id| view.locks.is_some() && claimer.expired().contains(id))
+        view.decide(&self.source(), worker, |id| view.locks.is_some() && claimer.expired.contains(id))
     }
 
     /// Whether the worker may run jobs of this tenant.
@@ -230,12 +213,14 @@ pub(crate) async fn pass(
         return Ok(Pass {
             skipped: skipped_before.into_iter().collect(),
             next_due_us: delayed.next_due_us,
-            ..Pass::nothing(wake_seen)
+            wake_seen,
+            ..Pass::default()
         });
     }
     let wanted = claimant.depth(room);
     let depth = shard.front(wanted) + others;
-    let queue = fair.front(tx, wake_seen.as_ref(), released.clone(), depth, (mine, permits)).await?;
+    fair.made_pending(&released);
+    let queue = fair.front(tx, wake_seen.as_ref(), depth, (mine, permits), false).await?;
     // A claim reads the same row, so with jobs to claim this costs nothing.
     let mode = match queue.jobs.is_empty() {
         true => Mode::Active,
@@ -243,7 +228,7 @@ pub(crate) async fn pass(
     };
     if mode.is_quiet() {
         fair.made_pending(&released);
-        return Ok(Pass { next_due_us: delayed.next_due_us, mode, ..Pass::nothing(wake_seen) });
+        return Ok(Pass { next_due_us: delayed.next_due_us, wake_seen, mode, ..Pass::default() });
     }
     let mut claims = Claims::new(context).await?;
     let locking = queue.jobs.iter().any(|(pending, _)| !pending.locks.is_none());
@@ -331,7 +316,7 @@ async fn search(
     let lock_wake = tx.get_with(&keys.lock_wake(), Isolation::Snapshot).await?;
     let mut window = rules.window(room);
     let queue = match queue.beyond {
-        true => fair.front(tx, wake, [], shard.front(window) + others, (mine, permits)).await?,
+        true => fair.front(tx, wake, shard.front(window) + others, (mine, permits), false).await?,
         false => queue,
     };
     let mut view = View::with_locks(&source, queue, mine).await?;
@@ -341,7 +326,7 @@ async fn search(
         && let Some(wider) = window::wider(window)
     {
         window = wider;
-        let queue = fair.wide_front(tx, wake, shard.front(window) + others, (mine, permits)).await?;
+        let queue = fair.front(tx, wake, shard.front(window) + others, (mine, permits), true).await?;
         view = View::with_locks(&source, queue, mine).await?;
         filled = claims.fill(&mut view).await?;
     }

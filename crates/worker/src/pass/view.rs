@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use turnwise_policy::contention::Shard;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_policy::schedule::{self, Candidate, Decision, Rules, Verdict, schedule};
 use turnwise_queue::tenants::Pending;
@@ -126,51 +125,35 @@ impl View {
     }
 
     /// Decides which of the jobs start. Jobs for which `pinned` returns true may start whatever their shard is.
-    pub fn decide(&self, source: &Source<'_>, worker: Scope, pinned: impl Fn(&str) -> bool) -> Decision {
+    pub fn decide(
+        &self,
+        source: &Source<'_>,
+        worker: schedule::View<'_>,
+        pinned: impl Fn(&str) -> bool,
+    ) -> Decision {
         let Source { job_type, queue, now_us, .. } = *source;
         let in_front = self.queue.jobs.len();
         let jobs = self.jobs();
-        let known = (0..).zip(&jobs).zip(&self.verdicts).map(|((position, job), verdict)| KnownJob {
-            job,
-            verdict: *verdict,
-            pinned: position >= in_front || pinned(&job.id),
-        });
-        decide(known, (worker, self.queue.beyond), self.locks.as_ref(), (job_type, queue), now_us)
+        let known = (0..)
+            .zip(&jobs)
+            .zip(&self.verdicts)
+            .map(|((position, job), verdict)| (*job, *verdict, position >= in_front || pinned(&job.id)));
+        let worker = schedule::View { beyond: self.queue.beyond, ..worker };
+        decide(known, worker, self.locks.as_ref(), (job_type, queue), now_us)
     }
 }
 
-/// A job, and the pass's knowledge of it.
-struct KnownJob<'a> {
-    job: &'a Pending,
-    verdict: Verdict,
-    pinned: bool,
-}
-
-/// The worker for which a decision is made. [`schedule::View`] documents each field.
-#[derive(Clone, Copy)]
-pub(super) struct Scope {
-    pub room: usize,
-    pub shard: Shard,
-    pub eager: bool,
-    pub random: u64,
-}
-
-impl Scope {
-    /// The only worker of the queue.
-    pub fn alone(room: usize) -> Scope {
-        Scope { room, shard: Shard::ALL, eager: false, random: 0 }
-    }
-}
-
+/// Decides about jobs, each with what the pass knows of it, and whether it may start whatever its shard is. `worker` is the view of a
+/// worker without jobs and locks.
 fn decide<'a>(
-    jobs: impl Iterator<Item = KnownJob<'a>>,
-    (Scope { room, shard, eager, random }, beyond): (Scope, bool),
+    jobs: impl Iterator<Item = (&'a Pending, Verdict, bool)>,
+    worker: schedule::View<'_>,
     locks: Option<&LocksView>,
     (job_type, queue): (&str, &QueueRules),
     now_us: i64,
 ) -> Decision {
     let candidates: Vec<Candidate<'_>> = jobs
-        .map(|KnownJob { job, verdict, pinned }| Candidate {
+        .map(|(job, verdict, pinned)| Candidate {
             id: &job.id,
             class: job.class,
             since_us: job.order_us,
@@ -182,16 +165,7 @@ fn decide<'a>(
         .collect();
     let locks =
         locks.map(|locks| schedule::Locks { running: &locks.running, reservations: &locks.reservations });
-    let view = schedule::View {
-        candidates: &candidates,
-        beyond,
-        room,
-        shard,
-        eager,
-        random,
-        locks,
-        preemption: None,
-    };
+    let view = schedule::View { candidates: &candidates, locks, ..worker };
     schedule(&view, &Rules { queue: queue.rules, ..Rules::default() }, now_us)
 }
 
@@ -202,7 +176,6 @@ pub(crate) fn startable(
     queue: (&str, &QueueRules),
     now_us: i64,
 ) -> Vec<usize> {
-    let known = jobs.iter().map(|job| KnownJob { job, verdict: Verdict::Unknown, pinned: false });
-    let scope = (Scope::alone(jobs.len()), false);
-    decide(known, scope, Some(locks), queue, now_us).start
+    let known = jobs.iter().map(|job| (*job, Verdict::Unknown, false));
+    decide(known, schedule::View::new(&[], jobs.len()), Some(locks), queue, now_us).start
 }

@@ -10,10 +10,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use turnwise_queue::{Claim, Context, Job, Keyspace, NewJob, State, claims, jobs, workers};
 use turnwise_store::embedded::{self, Embedded};
 use turnwise_store::{Engine, Limits, Store, Transaction, runtime};
-use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Passes, Worker};
+use turnwise_worker::{
+    Accepted, External, JobContext, JobHandler, Options, Outcome, Passes, Tunables, Wanted, Worker,
+};
 
 pub const T: &str = "test";
 /// Far longer than any step of a test takes: only a failing test waits so long.
@@ -32,6 +35,28 @@ pub fn open(dir: &tempfile::TempDir) -> Store {
     Store::new(Embedded::open_with(dir.path(), options).unwrap(), Arc::new(runtime::System))
 }
 
+/// The settings of a worker with this many slots.
+pub fn slots(max_jobs: usize) -> Options {
+    tuned(Tunables { max_jobs, ..Tunables::default() })
+}
+
+/// The settings of a worker with these ones.
+pub fn tuned(tunables: Tunables) -> Options {
+    Options { tunables, ..Options::default() }
+}
+
+/// Jobs of all tenants for an external worker that has received the claim `received`: up to `limit`, within `wait`.
+pub async fn accept(
+    external: &External,
+    job_type: &str,
+    worker: &str,
+    (received, limit, wait): (u64, usize, Duration),
+    leave: &CancellationToken,
+) -> turnwise_queue::Result<Vec<Accepted>> {
+    let wanted = Wanted { received, limit, wait, tenants: None };
+    Ok(external.accept(job_type, worker, wanted, leave).await?.jobs)
+}
+
 /// Three workers run this many jobs, which send their ids to `ends`: each of them once.
 pub async fn run_once_each(
     store: &Store,
@@ -44,7 +69,7 @@ pub async fn run_once_each(
 ) {
     let mut workers = Vec::new();
     for _ in 0..3 {
-        let options = Options { max_jobs, passes: passes.cloned(), ..Options::default() };
+        let options = Options { passes: passes.cloned(), ..slots(max_jobs) };
         let worker = Worker::start(store.clone(), keys.clone(), T, handler.clone(), options).await;
         workers.push(worker.unwrap());
     }
@@ -166,13 +191,13 @@ impl World {
     }
 
     pub async fn start(&self, max_jobs: usize) -> Worker {
-        let options = Options { max_jobs, exclusive: true, ..Options::default() };
+        let options = Options { exclusive: true, ..slots(max_jobs) };
         self.start_with(&self.store, options).await
     }
 
     /// One of several processes on the same store.
     pub async fn start_beside(&self, store: &Store, max_jobs: usize) -> Worker {
-        self.start_with(store, Options { max_jobs, ..Options::default() }).await
+        self.start_with(store, slots(max_jobs)).await
     }
 
     pub async fn start_with(&self, store: &Store, options: Options) -> Worker {

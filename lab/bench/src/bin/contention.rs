@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use turnwise_lab_bench as _;
 use turnwise_queue::{Keyspace, NewJob, Result, jobs};
 use turnwise_store::{Counters, Runtime, Store, StoreUrl, open, runtime};
-use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Worker};
+use turnwise_worker::{JobContext, JobHandler, Options, Outcome, Tunables, Worker};
 
 /// Workers that share the queue.
 const WORKERS: [usize; 4] = [1, 2, 4, 8];
@@ -109,7 +109,7 @@ impl FilterSet {
         for n in 0..workers {
             let options = Options {
                 node: format!("n{n}"),
-                max_jobs: SLOTS,
+                tunables: Tunables { max_jobs: SLOTS, ..Tunables::default() },
                 // So that the workers soon know each other.
                 health_interval: Duration::from_secs(1),
                 ..Options::default()

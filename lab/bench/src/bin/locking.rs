@@ -20,8 +20,8 @@ use turnwise_lab_bench as _;
 use turnwise_queue::{Keyspace, NewJob, Result, jobs};
 use turnwise_store::{Counters, Runtime, Store, StoreUrl, open, runtime};
 use turnwise_worker::{
-    External, ExternalEnd, ExternalOptions, JobContext, JobHandler, MAX_ACCEPTED, Options, Outcome, Passes,
-    QueueRules, Worker,
+    External, ExternalEnd, JobContext, JobHandler, MAX_ACCEPTED, Options, Outcome, Passes, QueueRules,
+    Tunables, Wanted, Worker,
 };
 
 const WINDOWS: [usize; 4] = [64, 250, 500, 1_000];
@@ -113,10 +113,9 @@ async fn measure(
     // So that the workers soon know each other.
     let health_interval = Duration::from_secs(1);
     let passes = Some(Arc::<Passes>::default());
-    let options = Options { max_jobs: slots, queue, health_interval, passes, ..Options::default() };
-    let server =
-        ExternalOptions { queue: options.queue.clone(), health_interval, ..ExternalOptions::default() };
-    let server = External::new(store.clone(), keys.clone(), server);
+    let tunables = Tunables { max_jobs: slots, queue, ..Tunables::default() };
+    let options = Options { health_interval, passes, tunables, ..Options::default() };
+    let server = External::new(store.clone(), keys.clone(), options.clone());
     let (begun_us, before, used_us) = (clock.now_us(), store.counters(), processor_us());
     let mut all = Vec::new();
     let mut outside = JoinSet::new();
@@ -139,7 +138,7 @@ async fn measure(
 /// An external worker. It asks for as many jobs as it has free slots.
 async fn work(server: External, job_type: String, slots: usize, nap: Arc<Nap>) {
     let never = CancellationToken::new();
-    let worker = server.register(&job_type, None, slots).await.expect("it is registered").id;
+    let worker = server.register(&job_type, None, slots, None).await.expect("it is registered").id;
     let (mut received, mut runs) = (0, JoinSet::new());
     loop {
         while runs.try_join_next().is_some() {}
@@ -148,9 +147,9 @@ async fn work(server: External, job_type: String, slots: usize, nap: Arc<Nap>) {
             continue;
         }
         let free = (slots - runs.len()).min(MAX_ACCEPTED);
-        let wait = Duration::from_secs(1);
-        let accepted = server.accept(&job_type, &worker, received, free, wait, &never).await;
-        for accepted in accepted.expect("it is a member") {
+        let wanted = Wanted { received, limit: free, wait: Duration::from_secs(1), tenants: None };
+        let accepted = server.accept(&job_type, &worker, wanted, &never).await;
+        for accepted in accepted.expect("it is a member").jobs {
             received = received.max(accepted.claim);
             let (server, job_type, worker) = (server.clone(), job_type.clone(), worker.clone());
             let nap = nap.clone();

@@ -17,7 +17,7 @@ use turnwise_lab_bench as _;
 use turnwise_queue::{Keyspace, NewJob, Result, jobs};
 use turnwise_store::embedded::{self, Embedded};
 use turnwise_store::{Counters, Runtime, Store, runtime};
-use turnwise_worker::{FairRules, JobContext, JobHandler, Options, Outcome, RotationRules, Worker};
+use turnwise_worker::{FairRules, JobContext, JobHandler, Options, Outcome, RotationRules, Tunables, Worker};
 
 /// Running jobs.
 const SLOTS: usize = 500;
@@ -146,7 +146,8 @@ impl FilterSet {
         };
         let fair =
             FairRules { rotation: (job_type == "continuous").then_some(rotation), ..FairRules::default() };
-        let options = Options { max_jobs, fair, ..Options::default() };
+        let tunables = Tunables { max_jobs, fair, ..Tunables::default() };
+        let options = Options { tunables, ..Options::default() };
         Worker::start(self.store.clone(), self.keys.clone(), job_type, handler.clone(), options).await
     }
 

@@ -68,7 +68,6 @@ impl Number {
     /// The nearest double. A whole number may be infinite.
     fn double(&self) -> f64 {
         match self {
-            #[allow(clippy::cast_precision_loss, reason = "that is what is asked for")]
             Number::Whole(number) => *number as f64,
             Number::Long(minus, digits) => {
                 let size = digits.parse().unwrap_or(f64::INFINITY);

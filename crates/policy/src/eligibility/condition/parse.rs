@@ -6,8 +6,8 @@ use std::str::CharIndices;
 use regex_lite::{Regex, RegexBuilder};
 
 use super::{
-    Condition, Count, Field, Fields, Literal, MAX_CONDITION_BYTES, MAX_PATTERNS_BYTES, Mistake, Moment, Node,
-    Number, Operator, Value,
+    Condition, Count, Field, Fields, Indexed, Literal, MAX_CONDITION_BYTES, MAX_PATTERNS_BYTES, Mistake,
+    Moment, Node, Number, Operator, Value,
 };
 use crate::timestamp::parse_timestamp;
 
@@ -106,12 +106,17 @@ impl Parser<'_> {
             .strip_prefix(word)
             .is_some_and(|rest| rest.chars().next().is_none_or(|c| c.is_whitespace() || c == '('));
         if is_next {
-            for _ in word.chars() {
-                self.chars.next();
-            }
-            self.skip_space();
+            self.consume(word);
         }
         is_next
+    }
+
+    /// Consumes a text that comes next, and the space after it.
+    fn consume(&mut self, text: &str) {
+        for _ in text.chars() {
+            self.chars.next();
+        }
+        self.skip_space();
     }
 
     fn any(&mut self, depth: usize) -> Result<Node, Mistake> {
@@ -240,9 +245,9 @@ impl Parser<'_> {
         let word = self.word();
         self.skip_space();
         let common = match word.as_str() {
-            "id" => Some(Field::Id),
-            "type" => Some(Field::Type),
-            "tenant" => Some(Field::Tenant),
+            "id" => Some(Field::Indexed(Indexed::Id)),
+            "type" => Some(Field::Indexed(Indexed::Type)),
+            "tenant" => Some(Field::Indexed(Indexed::Tenant)),
             "user" => Some(Field::User),
             "reason" => Some(Field::Reason),
             other => match other.strip_prefix("options.") {
@@ -254,8 +259,8 @@ impl Parser<'_> {
         };
         let of_selections = || {
             Some(match word.as_str() {
-                "state" => Field::State,
-                "reason_class" => Field::ReasonClass,
+                "state" => Field::Indexed(Indexed::State),
+                "reason_class" => Field::Indexed(Indexed::ReasonClass),
                 "priority" => Field::Count(Count::Priority),
                 "attempts" => Field::Count(Count::Attempts),
                 "crashes" => Field::Count(Count::Crashes),
@@ -292,45 +297,37 @@ impl Parser<'_> {
         let Some((text, operator)) = OPERATORS.into_iter().find(|(text, _)| rest.starts_with(text)) else {
             return Err(self.mistake("expected one of = != < <= > >= ~ !~ in"));
         };
-        let fits = match field {
-            Field::State => matches!(operator, Operator::Equal | Operator::NotEqual),
-            Field::Count(_) | Field::Time(_) | Field::Age(_) => {
-                !matches!(operator, Operator::Matches | Operator::MatchesNot)
+        let is_equality = matches!(operator, Operator::Equal | Operator::NotEqual);
+        let is_pattern = matches!(operator, Operator::Matches | Operator::MatchesNot);
+        match field {
+            Field::Indexed(Indexed::State) if !is_equality => {
+                Err(self.mistake_at(at, "expected one of = != in"))
             }
-            _ => true,
-        };
-        if !fits {
-            let expected = match field {
-                Field::State => "expected one of = != in",
-                _ => "expected one of = != < <= > >= in",
-            };
-            return Err(self.mistake_at(at, expected));
+            Field::Count(_) | Field::Time(_) | Field::Age(_) if is_pattern => {
+                Err(self.mistake_at(at, "expected one of = != < <= > >= in"))
+            }
+            _ => {
+                self.consume(text);
+                Ok(operator)
+            }
         }
-        for _ in text.chars() {
-            self.chars.next();
-        }
-        self.skip_space();
-        Ok(operator)
     }
 
     /// A value that can be compared with the field.
     fn value(&mut self, field: &Field) -> Result<Literal, Mistake> {
         let at = self.position();
         let (text, is_quoted) = self.any_value()?;
-        let number = |number| Ok(Literal { text: None, other: Some(Value::Number(number)) });
-        match field {
-            Field::State if !STATES.contains(&text.as_str()) => {
-                Err(self.mistake_at(at, format!("expected a state: {}", STATES.join(", "))))
+        let number = match field {
+            Field::Count(_) => Number::parse(&text).filter(|_| !is_quoted).ok_or("expected a number"),
+            Field::Time(_) => parse_timestamp(&text)
+                .map(Number::from)
+                .ok_or("expected a time such as 2026-01-31T12:00:00Z; `age > 2d` compares an age"),
+            Field::Age(_) => {
+                age_us(&text).ok_or("expected a duration: a number of s, m, h, d or w, such as 90s or 2d")
             }
-            Field::Count(_) => match Number::parse(&text).filter(|_| !is_quoted) {
-                Some(count) => number(count),
-                None => Err(self.mistake_at(at, "expected a number")),
-            },
-            Field::Time(_) => match parse_timestamp(&text) {
-                Some(at_us) => number(Number::Whole(at_us.into())),
-                None => Err(self.no_time(at)),
-            },
-            Field::Age(_) => age_us(&text).map_or_else(|| Err(self.no_age(at)), number),
+            Field::Indexed(Indexed::State) if !STATES.contains(&text.as_str()) => {
+                return Err(self.mistake_at(at, format!("expected a state: {}", STATES.join(", "))));
+            }
             Field::Option(_) if !is_quoted => {
                 let other = match text.as_str() {
                     "true" => Some(Value::Bool(true)),
@@ -338,18 +335,12 @@ impl Parser<'_> {
                     "null" => Some(Value::Null),
                     text => Number::parse(text).map(Value::Number),
                 };
-                Ok(Literal { text: Some(text), other })
+                return Ok(Literal { text: Some(text), other });
             }
-            _ => Ok(Literal { text: Some(text), other: None }),
-        }
-    }
-
-    fn no_time(&self, at: usize) -> Mistake {
-        self.mistake_at(at, "expected a time such as 2026-01-31T12:00:00Z; `age > 2d` compares an age")
-    }
-
-    fn no_age(&self, at: usize) -> Mistake {
-        self.mistake_at(at, "expected a duration: a number of s, m, h, d or w, such as 90s or 2d")
+            _ => return Ok(Literal { text: Some(text), other: None }),
+        };
+        let number = number.map_err(|problem| self.mistake_at(at, problem))?;
+        Ok(Literal { text: None, other: Some(Value::Number(number)) })
     }
 
     /// A value, and whether it was between quotes.

@@ -23,13 +23,14 @@
 //!   time. These moments are the same for all workers, so usages that several workers have charged can be added up.
 //!
 //! Source: "Fair Share Job Scheduling for CouchDB 3.x Replicator", and its reference, Kay and Lauder, "A Fair Share
-//! Scheduler" (1988). Numbers are exact here; [`integers`] truncates where CouchDB does.
+//! Scheduler" (1988). Numbers are exact here; `tests/integers.rs` truncates where CouchDB does.
 
-pub mod integers;
 #[cfg(test)]
 mod tests;
 
 use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
 
 /// A smaller usage counts as none, in µs: its tenant is forgotten.
 pub const LEAST_USAGE_US: f64 = 1_000.0;
@@ -107,10 +108,19 @@ impl Usage {
     }
 
     /// The usage now, in µs.
-    pub fn at(&self, now_us: i64, rules: &Rules) -> f64 {
-        let mut usage = *self;
-        usage.roll_up(now_us, rules);
-        usage.usage_us
+    pub fn at(self, now_us: i64, rules: &Rules) -> f64 {
+        self.rolled_up(now_us, rules).usage_us
+    }
+
+    /// The usage now, and what was charged since then, in µs.
+    pub fn with_fresh(self, now_us: i64, rules: &Rules) -> f64 {
+        let Usage { usage_us, accumulated_us, .. } = self.rolled_up(now_us, rules);
+        usage_us + accumulated_us
+    }
+
+    fn rolled_up(mut self, now_us: i64, rules: &Rules) -> Usage {
+        self.roll_up(now_us, rules);
+        self
     }
 
     /// Counts what was charged before the last multiple of t1. Call it before t1 or K1 change: the time until now is
@@ -126,15 +136,13 @@ impl Usage {
     }
 
     /// Whether so little is left of it that its tenant can be forgotten.
-    pub fn is_forgotten(&self, now_us: i64, rules: &Rules) -> bool {
-        let mut usage = *self;
-        usage.roll_up(now_us, rules);
-        usage.usage_us + usage.accumulated_us < LEAST_USAGE_US
+    pub fn is_forgotten(self, now_us: i64, rules: &Rules) -> bool {
+        self.with_fresh(now_us, rules) < LEAST_USAGE_US
     }
 }
 
-/// V(t): the growing term of keys. It stands for the decay of priorities, so that the keys of waiting jobs stay.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// V(t): the growing term of keys. It stands for the decay of priorities, so that the keys of waiting jobs stay. It is stored as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Boost {
     /// V at the moment `at_us`.
     pub v: f64,
@@ -175,8 +183,7 @@ impl Key {
 
     /// The key of a priority value while V is `v`.
     pub fn of(priority: f64, v: f64) -> Key {
-        let key = priority.min(f64::MAX).ln() + v;
-        if key.is_finite() { Key(key) } else { Key::ZERO }
+        Key::stored(priority.min(f64::MAX).ln() + v)
     }
 
     /// A key as it is stored. One that is not a finite number counts as a priority of 0.

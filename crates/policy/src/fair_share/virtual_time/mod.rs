@@ -78,7 +78,7 @@ struct Account {
 }
 
 /// The accounts of all tenants that share a queue, and the virtual time of the queue.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Ledger {
     /// The highest of `settled` and all accounts' turns.
     now: f64,
@@ -89,12 +89,6 @@ pub struct Ledger {
     accounts: BTreeMap<String, Account>,
     /// How fast virtual time advances.
     pace: Pace,
-}
-
-impl Default for Ledger {
-    fn default() -> Self {
-        Ledger { now: 0.0, settled: 0.0, unraised: 0.0, accounts: BTreeMap::new(), pace: Pace::default() }
-    }
 }
 
 impl Account {

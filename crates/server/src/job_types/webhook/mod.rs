@@ -124,10 +124,11 @@ impl Webhooks {
             worker.tunables().set(tunables);
             return Ok(());
         }
-        let options = self.options.clone().tuned(tunables);
+        let slots = tunables.max_jobs;
+        let options = Options { tunables, ..self.options.clone() };
         let (store, keys) = (self.store.clone(), self.keys.clone());
         let (identities, client) = (self.identities.clone(), self.client.clone());
-        let handler = Deliverer::new(store.clone(), keys.clone(), identities, client, options.max_jobs);
+        let handler = Deliverer::new(store.clone(), keys.clone(), identities, client, slots);
         let handler = Arc::new(handler);
         state.worker = Some(Worker::start(store, keys, JOB_TYPE, handler, options).await?);
         Ok(())
@@ -135,8 +136,8 @@ impl Webhooks {
 
     /// The current settings of the worker.
     fn tunables(&self) -> Tunables {
-        let (config, queue) = (self.config.get(), &self.options.queue);
-        let tunables = super::tunables(&config, queue, JOB_TYPE, slots(self.connections));
+        let (config, queue) = (self.config.get(), &self.options.tunables.queue);
+        let tunables = super::tunables(&config, queue, slots(self.connections));
         let max_exponent = tunables.backoff.max_exponent.min(MAX_DOUBLINGS);
         Tunables { backoff: backoff::Rules { max_exponent, ..tunables.backoff }, ..tunables }
     }

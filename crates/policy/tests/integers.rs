@@ -1,12 +1,13 @@
-//! The same scheme in integers, truncated where CouchDB truncates, to compare it with recorded runs of CouchDB.
+//! CouchDB's fair-share scheduling (RFC 017) in integers, truncated where CouchDB truncates, to compare it with recorded runs of CouchDB.
+//! `turnwise-simulate` compares its own implementation with this one, too.
 //!
 //! Usages and priorities are integers, in µs. Each decay and each charge drops the fraction. A priority or a usage
 //! that reaches 0 is forgotten.
 
 use std::collections::BTreeMap;
 
-use super::Rules;
-use crate::fair_share::Shares;
+use turnwise_policy::fair_share::Shares;
+use turnwise_policy::fair_share::rfc::Rules;
 
 /// All tenants' usages and all jobs' priorities.
 #[derive(Debug, Clone, Default)]
@@ -22,14 +23,6 @@ impl Integers {
     pub fn added(&mut self, tenant: &str, id: &str, shares: &Shares) {
         *self.jobs.entry(tenant.to_owned()).or_default() += 1;
         self.grow(tenant, id, shares);
-    }
-
-    /// Removes a job.
-    pub fn removed(&mut self, tenant: &str, id: &str) {
-        if let Some(jobs) = self.jobs.get_mut(tenant) {
-            *jobs = jobs.saturating_sub(1);
-        }
-        self.priority.remove(id);
     }
 
     /// A job of a tenant has run for this long.
