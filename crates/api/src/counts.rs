@@ -1,19 +1,14 @@
 //! `GET /v1/counts`: how many jobs there are, by state.
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_explain::job_counts;
 use turnwise_protocol::{CountBy, CountPage, CountedJobs, names};
 use turnwise_queue::counts::{self, Counted, Counts};
 use turnwise_queue::jobs;
-use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
-use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::Params;
+use super::extract::{Call, Params, Shown};
 use super::list::{Cursor, check_limit, default_limit};
 use super::position_text;
 use super::responses::Common;
@@ -68,10 +63,9 @@ fn check_tenant(tenant: &str) -> Result<()> {
     responses((status = 200, body = CountPage, description = "A page of counts."), Common),
 )]
 pub(super) async fn count_jobs(
-    State(app): State<App>,
-    caller: Caller,
+    Call { app, caller, .. }: Call,
     Params(params): Params<CountParams>,
-) -> Result<Response> {
+) -> Result<Shown<CountPage>> {
     check_limit(params.limit)?;
     if let Some(job_type) = &params.job_type {
         names::check_type(job_type)?;
@@ -134,7 +128,7 @@ pub(super) async fn count_jobs(
         tenant: (by == CountBy::Tenant).then_some(of.tenant),
         jobs: job_counts(&of.counts),
     });
-    Ok(answer::ok(&CountPage { counts: counts.collect(), next }))
+    Ok(Shown(CountPage { counts: counts.collect(), next }))
 }
 
 struct Page {

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -25,7 +24,7 @@ use turnwise_web::access::Caller;
 
 use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::{JobPath, Named};
+use super::extract::{Call, JobPath};
 use super::responses::{Common, NoJob};
 use super::view;
 
@@ -52,9 +51,7 @@ const LAST_EVENT_ID: &str = "last-event-id";
     ),
 )]
 pub(super) async fn follow_job(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
+    Call { app, caller, path }: Call<JobPath>,
     headers: HeaderMap,
 ) -> Result<Response> {
     // An id that is not from this stream is ignored: the stream begins with the oldest event.

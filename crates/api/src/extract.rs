@@ -1,14 +1,15 @@
-//! Names in the path and parameters of the query, within their limits.
+//! What a handler gets and returns: names in the path and parameters of the query, within their limits, and a value for the response.
 
 use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode_str;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use turnwise_protocol::{codes, names};
 use turnwise_web::access::Caller;
-use turnwise_web::access::NoCaller;
+use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
@@ -82,6 +83,12 @@ pub(super) trait Names: DeserializeOwned + Send {
     }
 }
 
+impl Names for () {
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
 impl Names for TypePath {
     fn check(&self) -> Result<()> {
         Ok(names::check_type(&self.job_type)?)
@@ -130,25 +137,28 @@ fn check_worker(job_type: &str, id: &str) -> Result<()> {
     }
 }
 
-/// The names of the path, checked.
-pub(super) struct Named<T>(pub T);
+/// A request without its query and its body: who sends it, and the names in its path, checked.
+pub(super) struct Call<P = ()> {
+    pub app: App,
+    pub caller: Caller,
+    pub path: P,
+}
 
-impl<T: Names> FromRequestParts<App> for Named<T> {
+impl<P: Names> FromRequestParts<App> for Call<P> {
     type Rejection = V1Error;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
+        let caller = Caller::of(&parts.extensions)?;
         let wrong = |_| V1Error::bad("the path is not UTF-8", "percent-encode the UTF-8 bytes of each name");
-        let Path(names) = Path::<T>::from_request_parts(parts, app).await.map_err(wrong)?;
-        let valid = names.check();
-        if let Some((job_type, worker)) = names.worker() {
-            let caller =
-                Caller::from_request_parts(parts, app).await.map_err(|_| V1Error::internal(&NoCaller))?;
+        let Path(path) = Path::<P>::from_request_parts(parts, app).await.map_err(wrong)?;
+        let valid = path.check();
+        if let Some(worker) = path.worker() {
             let is_ping = parts.uri.path().ends_with("/ping");
-            app.workers.check(app, &caller, (job_type, worker), is_ping, valid).await?;
+            app.workers.check(app, &caller, worker, is_ping, valid).await?;
         } else {
             valid?;
         }
-        Ok(Named(names))
+        Ok(Call { app: app.clone(), caller, path })
     }
 }
 
@@ -180,5 +190,14 @@ pub(super) fn shortened(text: &str) -> String {
     match text.floor_char_boundary(MAX_MISTAKE_BYTES) {
         end if end < text.len() => format!("{}…", &text[..end]),
         _ => text.to_owned(),
+    }
+}
+
+/// A value as the JSON of a response, with status 200 if no other one is given with it.
+pub(super) struct Shown<T>(pub T);
+
+impl<T: Serialize> IntoResponse for Shown<T> {
+    fn into_response(self) -> Response {
+        answer::ok(&self.0)
     }
 }

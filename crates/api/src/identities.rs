@@ -1,23 +1,20 @@
 //! `/v1/users`, `/v1/tokens` and `/v1/me`: who may use the server.
 
-use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
 use serde::Deserialize;
-use turnwise_identity::{Error, MAX_NAME_BYTES, Password, Scopes, identities};
+use turnwise_identity::{MAX_NAME_BYTES, Password, Scopes, identities};
 use turnwise_protocol::{
     ChangedIdentity, MadeToken, Me, NewToken, NewUser, Nothing, SetPassword, SetScopes, Tokens, User, Users,
     codes,
 };
 use turnwise_store::Transaction;
 use turnwise_web::access::{Caller, Who};
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
-use super::extract::{Named, Names, Params};
+use super::extract::{Call, Names, Params, Shown};
 use super::list::{check_limit, default_limit};
 use super::responses::{BadBody, Common};
 use super::tokens::{made_token, new_token, shown_token, shown_user};
@@ -81,29 +78,6 @@ impl PageParams {
     }
 }
 
-fn conflict(error: &Error, hint: &'static str) -> V1Error {
-    V1Error::conflict(codes::CONFLICT, error.to_string(), hint)
-}
-
-impl From<Error> for V1Error {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Store(error) => error.into(),
-            Error::Invalid { .. } => {
-                V1Error::bad(error.to_string(), "correct the member; /v1/openapi.json has the bounds")
-            }
-            Error::Exists(_) => conflict(&error, "choose another name, or change the password of this user"),
-            Error::LastAdmin(_) => conflict(&error, "add another identity with the scope `admin` first"),
-            Error::NotFound { .. } => V1Error::new(
-                StatusCode::NOT_FOUND,
-                codes::NOT_FOUND,
-                error.to_string(),
-                "it was never added, or was removed",
-            ),
-        }
-    }
-}
-
 /// What the sender may do
 ///
 /// The identity that sends the request, and its scopes.
@@ -111,9 +85,9 @@ impl From<Error> for V1Error {
     get, path = "/me", tag = "identities", operation_id = "get_me",
     responses((status = 200, body = Me, description = "The sender of this request."), Common),
 )]
-pub(super) async fn get_me(caller: Caller) -> Result<Response> {
+pub(super) async fn get_me(Call { caller, .. }: Call) -> Result<Shown<Me>> {
     let scopes = caller.scopes().map(Scopes::texts).unwrap_or_default();
-    Ok(answer::ok(&Me { open: *caller.who() == Who::Everyone, identity: caller.name(), scopes }))
+    Ok(Shown(Me { open: *caller.who() == Who::Everyone, identity: caller.name(), scopes }))
 }
 
 /// Add a user
@@ -128,12 +102,8 @@ pub(super) async fn get_me(caller: Caller) -> Result<Response> {
         BadBody, Common,
     ),
 )]
-pub(super) async fn add_user(
-    State(app): State<App>,
-    caller: Caller,
-    Json(new): Json<NewUser>,
-) -> Result<Response> {
-    Ok(answer::json(StatusCode::CREATED, &make_user(&app, &caller, new).await?))
+pub(super) async fn add_user(call: Call, Json(new): Json<NewUser>) -> Result<(StatusCode, Shown<User>)> {
+    Ok((StatusCode::CREATED, Shown(make_user(&call.app, &call.caller, new).await?)))
 }
 
 /// Adds a user.
@@ -190,8 +160,11 @@ fn check_first(caller: &Caller, scopes: &Scopes) -> Result<()> {
     get, path = "/users", tag = "identities", operation_id = "list_users", params(PageParams),
     responses((status = 200, body = Users, description = "A page of users."), Common),
 )]
-pub(super) async fn list_users(State(app): State<App>, Params(page): Params<PageParams>) -> Result<Response> {
-    Ok(answer::ok(&users(&app, page).await?))
+pub(super) async fn list_users(
+    Call { app, .. }: Call,
+    Params(page): Params<PageParams>,
+) -> Result<Shown<Users>> {
+    users(&app, page).await.map(Shown)
 }
 
 /// A page of users.
@@ -218,12 +191,10 @@ pub async fn users(app: &App, page: PageParams) -> Result<Users> {
     ),
 )]
 pub(super) async fn set_password(
-    State(app): State<App>,
-    caller: Caller,
-    Named(UserPath { name }): Named<UserPath>,
+    Call { app, caller, path }: Call<UserPath>,
     Json(SetPassword { password }): Json<SetPassword>,
-) -> Result<Response> {
-    Ok(answer::ok(&change_password(&app, &caller, &name, password).await?))
+) -> Result<Shown<ChangedIdentity>> {
+    change_password(&app, &caller, &path.name, password).await.map(Shown)
 }
 
 /// Changes a user's password.
@@ -260,12 +231,10 @@ pub async fn change_password(
     ),
 )]
 pub(super) async fn set_scopes(
-    State(app): State<App>,
-    caller: Caller,
-    Named(UserPath { name }): Named<UserPath>,
+    Call { app, caller, path }: Call<UserPath>,
     Json(SetScopes { scopes }): Json<SetScopes>,
-) -> Result<Response> {
-    Ok(answer::ok(&change_scopes(&app, &caller, &name, &scopes).await?))
+) -> Result<Shown<User>> {
+    change_scopes(&app, &caller, &path.name, &scopes).await.map(Shown)
 }
 
 /// Changes a user's scopes.
@@ -292,12 +261,8 @@ pub async fn change_scopes(app: &App, caller: &Caller, name: &str, scopes: &[Str
         Common,
     ),
 )]
-pub(super) async fn remove_user(
-    State(app): State<App>,
-    caller: Caller,
-    Named(UserPath { name }): Named<UserPath>,
-) -> Result<Response> {
-    Ok(answer::ok(&drop_user(&app, &caller, &name).await?))
+pub(super) async fn remove_user(call: Call<UserPath>) -> Result<Shown<ChangedIdentity>> {
+    drop_user(&call.app, &call.caller, &call.path.name).await.map(Shown)
 }
 
 /// Removes a user.
@@ -326,11 +291,10 @@ pub async fn drop_user(app: &App, caller: &Caller, name: &str) -> Result<Changed
     ),
 )]
 pub(super) async fn add_token(
-    State(app): State<App>,
-    caller: Caller,
+    call: Call,
     Json(new): Json<NewToken>,
-) -> Result<Response> {
-    Ok(answer::json(StatusCode::CREATED, &make_token(&app, &caller, &new).await?))
+) -> Result<(StatusCode, Shown<MadeToken>)> {
+    Ok((StatusCode::CREATED, Shown(make_token(&call.app, &call.caller, &new).await?)))
 }
 
 /// Adds a token.
@@ -360,10 +324,10 @@ pub async fn make_token(app: &App, caller: &Caller, new: &NewToken) -> Result<Ma
     responses((status = 200, body = Tokens, description = "A page of tokens."), Common),
 )]
 pub(super) async fn list_tokens(
-    State(app): State<App>,
+    Call { app, .. }: Call,
     Params(page): Params<PageParams>,
-) -> Result<Response> {
-    Ok(answer::ok(&tokens(&app, page).await?))
+) -> Result<Shown<Tokens>> {
+    tokens(&app, page).await.map(Shown)
 }
 
 /// A page of tokens.
@@ -391,13 +355,8 @@ pub async fn tokens(app: &App, page: PageParams) -> Result<Tokens> {
         BadBody, Common,
     ),
 )]
-pub(super) async fn rotate_token(
-    State(app): State<App>,
-    caller: Caller,
-    Named(TokenPath { id }): Named<TokenPath>,
-    _: NoBody,
-) -> Result<Response> {
-    Ok(answer::ok(&renew_token(&app, &caller, &id).await?))
+pub(super) async fn rotate_token(call: Call<TokenPath>, _: NoBody) -> Result<Shown<MadeToken>> {
+    renew_token(&call.app, &call.caller, &call.path.id).await.map(Shown)
 }
 
 /// Gives a token a new secret.
@@ -426,12 +385,8 @@ pub async fn renew_token(app: &App, caller: &Caller, id: &str) -> Result<MadeTok
         Common,
     ),
 )]
-pub(super) async fn revoke_token(
-    State(app): State<App>,
-    caller: Caller,
-    Named(TokenPath { id }): Named<TokenPath>,
-) -> Result<Response> {
-    Ok(answer::ok(&drop_token(&app, &caller, &id).await?))
+pub(super) async fn revoke_token(call: Call<TokenPath>) -> Result<Shown<ChangedIdentity>> {
+    drop_token(&call.app, &call.caller, &call.path.id).await.map(Shown)
 }
 
 /// Revokes a token.

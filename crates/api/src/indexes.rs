@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_indexer::Kind;
 use turnwise_indexer::jobs::{Info, JOB_TYPE, Summary};
@@ -12,12 +10,11 @@ use turnwise_protocol::{Index, IndexBuilding, IndexBuilt, IndexKind, Indexes, na
 use turnwise_queue::{Job, State as JobState, jobs as rows};
 use turnwise_replicator::MAX_SEQS;
 use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::Result;
-use super::extract::Params;
+use super::extract::{Call, Params, Shown};
 use super::list::{Cursor, check_limit, default_limit};
 use super::responses::Common;
 use super::{position_text, view};
@@ -63,12 +60,8 @@ pub struct IndexesParams {
     get, path = "/indexes", tag = "indexes", operation_id = "list_indexes", params(IndexesParams),
     responses((status = 200, body = Indexes, description = "A page of indexes."), Common),
 )]
-pub(super) async fn list_indexes(
-    State(app): State<App>,
-    caller: Caller,
-    Params(params): Params<IndexesParams>,
-) -> Result<Response> {
-    Ok(answer::ok(&indexes(&app, &caller, params).await?))
+pub(super) async fn list_indexes(call: Call, Params(query): Params<IndexesParams>) -> Result<Shown<Indexes>> {
+    indexes(&call.app, &call.caller, query).await.map(Shown)
 }
 
 /// A page of indexes, of those that the caller may read.

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_protocol::{
     Cancelled, DEFAULT_WAIT_MS, Job, MAX_WAIT_MS, Nothing, Prioritized, Removed, Retried, SetPriority,
@@ -13,14 +11,13 @@ use turnwise_protocol::{
 use turnwise_queue::{State as QueueState, jobs};
 use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::add::class_of;
 use super::app::App;
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
-use super::extract::{JobPath, Named, Params};
+use super::extract::{Call, JobPath, Params, Shown};
 use super::responses::{BadBody, Common, NoJob};
 use super::{builtin_types, view};
 
@@ -30,15 +27,9 @@ use super::{builtin_types, view};
     responses((status = 200, body = Job, description = "The job. Its options are not shown: they may hold secrets."),
         NoJob, Common),
 )]
-pub(super) async fn get_job(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
-) -> Result<Response> {
-    match find(&app, &caller, &path.job_type, &path.id).await? {
-        Some(job) => Ok(answer::ok(&job)),
-        None => Err(V1Error::no_job(&path.job_type, &path.id)),
-    }
+pub(super) async fn get_job(Call { app, caller, path }: Call<JobPath>) -> Result<Shown<Job>> {
+    let job = find(&app, &caller, &path.job_type, &path.id).await?;
+    job.map(Shown).ok_or_else(|| V1Error::no_job(&path.job_type, &path.id))
 }
 
 /// The job, if it exists and the caller may read it.
@@ -73,11 +64,9 @@ fn default_wait() -> u64 {
     responses((status = 200, body = WaitAnswer, description = "The job has ended, or the time is over."), NoJob, Common),
 )]
 pub(super) async fn wait_for_job(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
+    Call { app, caller, path }: Call<JobPath>,
     Params(WaitParams { timeout_ms }): Params<WaitParams>,
-) -> Result<Response> {
+) -> Result<Shown<WaitAnswer>> {
     if timeout_ms > MAX_WAIT_MS {
         let reason = format!("timeout_ms: must be from 0 to {MAX_WAIT_MS}");
         return Err(V1Error::bad(reason, "repeat the request until `finished` is true"));
@@ -95,7 +84,7 @@ pub(super) async fn wait_for_job(
         let finished = job.state().is_final();
         if finished || over {
             let job = view::job(&app, &tx, job).await?;
-            return Ok(answer::ok(&WaitAnswer { finished, job }));
+            return Ok(Shown(WaitAnswer { finished, job }));
         }
         drop(tx);
         let changed = app.store.watch(key.clone(), seen).await?;
@@ -123,12 +112,10 @@ pub(super) async fn wait_for_job(
     ),
 )]
 pub(super) async fn cancel_job(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
+    Call { app, caller, path }: Call<JobPath>,
     _: NoBody,
-) -> Result<Response> {
-    Ok(answer::ok(&cancel(&app, &caller, &path).await?))
+) -> Result<Shown<Cancelled>> {
+    cancel(&app, &caller, &path).await.map(Shown)
 }
 
 /// Cancels a job.
@@ -184,12 +171,10 @@ async fn state_of(
     ),
 )]
 pub(super) async fn retry_job(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
+    Call { app, caller, path }: Call<JobPath>,
     _: NoBody,
-) -> Result<Response> {
-    Ok(answer::ok(&retry(&app, &caller, &path).await?))
+) -> Result<Shown<Retried>> {
+    retry(&app, &caller, &path).await.map(Shown)
 }
 
 /// Retries a job.
@@ -223,12 +208,10 @@ pub async fn retry(app: &App, caller: &Caller, path: &JobPath) -> Result<Retried
     responses((status = 200, body = Prioritized, description = "Whether the job has this class now."), NoJob, BadBody, Common),
 )]
 pub(super) async fn set_priority(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
+    Call { app, caller, path }: Call<JobPath>,
     Json(SetPriority { priority }): Json<SetPriority>,
-) -> Result<Response> {
-    Ok(answer::ok(&prioritize(&app, &caller, &path, priority).await?))
+) -> Result<Shown<Prioritized>> {
+    prioritize(&app, &caller, &path, priority).await.map(Shown)
 }
 
 /// Changes a job's priority class.
@@ -263,13 +246,11 @@ pub async fn prioritize(app: &App, caller: &Caller, path: &JobPath, priority: i3
     ),
 )]
 pub(super) async fn remove_job(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
-) -> Result<Response> {
+    Call { app, caller, path }: Call<JobPath>,
+) -> Result<(StatusCode, Shown<Removed>)> {
     let removed = remove(&app, &caller, &path).await?;
     let status = if removed.removed { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok(answer::json(status, &removed))
+    Ok((status, Shown(removed)))
 }
 
 /// Removes a job.

@@ -3,8 +3,6 @@
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-use axum::extract::State;
-use axum::response::Response;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::Deserialize;
 use turnwise_protocol::{DEFAULT_LIMIT, Job, Jobs, ListOrder, MAX_LIMIT, Types, names};
@@ -13,12 +11,11 @@ use turnwise_queue::listing::Order;
 use turnwise_queue::selection::Selection;
 use turnwise_queue::{Job as QueueJob, jobs as rows, reason_class};
 use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::Params;
+use super::extract::{Call, Params, Shown};
 use super::responses::Common;
 use super::{CallerGate, bulk, position_text, sorted, view};
 
@@ -128,12 +125,8 @@ impl Cursor {
     get, path = "/jobs", tag = "jobs", operation_id = "list_jobs", params(ListParams),
     responses((status = 200, body = Jobs, description = "A page of jobs."), Common),
 )]
-pub(super) async fn list_jobs(
-    State(app): State<App>,
-    caller: Caller,
-    Params(params): Params<ListParams>,
-) -> Result<Response> {
-    Ok(answer::ok(&jobs(&app, &caller, params, None).await?))
+pub(super) async fn list_jobs(call: Call, Params(query): Params<ListParams>) -> Result<Shown<Jobs>> {
+    jobs(&call.app, &call.caller, query, None).await.map(Shown)
 }
 
 impl ListParams {
@@ -297,9 +290,9 @@ pub(super) struct TypesParams {
     responses((status = 200, body = Types, description = "The types that have jobs."), Common),
 )]
 pub(super) async fn list_types(
-    State(app): State<App>,
+    Call { app, .. }: Call,
     Params(TypesParams { after }): Params<TypesParams>,
-) -> Result<Response> {
+) -> Result<Shown<Types>> {
     if let Some(after) = &after {
         names::check_type(after)?;
     }
@@ -308,7 +301,7 @@ pub(super) async fn list_types(
     let more = types.len() > MAX_TYPES;
     types.truncate(MAX_TYPES);
     let next = types.last().filter(|_| more).cloned();
-    Ok(answer::ok(&Types { types, next }))
+    Ok(Shown(Types { types, next }))
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! `GET /v1/locks`: the jobs that hold, await or have reserved locks.
 
-use axum::extract::State;
-use axum::response::Response;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::Deserialize;
 use turnwise_explain as explain;
@@ -10,12 +8,11 @@ use turnwise_protocol::locking::BIG_LOCK;
 use turnwise_protocol::{LockMode, Locker, Lockers};
 use turnwise_queue::locks::{Behind, Entry, Kind, Spot, Which, list_by_place};
 use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::Params;
+use super::extract::{Call, Params, Shown};
 use super::list::{check_limit, default_limit};
 use super::position_text;
 use super::responses::Common;
@@ -68,12 +65,8 @@ pub struct LocksParams {
     get, path = "/locks", tag = "locks", operation_id = "list_locks", params(LocksParams),
     responses((status = 200, body = Lockers, description = "A page of jobs with their locks."), Common),
 )]
-pub(super) async fn list_locks(
-    State(app): State<App>,
-    caller: Caller,
-    Params(params): Params<LocksParams>,
-) -> Result<Response> {
-    Ok(answer::ok(&lockers(&app, &caller, params).await?))
+pub(super) async fn list_locks(call: Call, Params(query): Params<LocksParams>) -> Result<Shown<Lockers>> {
+    lockers(&call.app, &call.caller, query).await.map(Shown)
 }
 
 /// A page of jobs with their locks, of those that the caller may read.

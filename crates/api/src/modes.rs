@@ -1,18 +1,15 @@
 //! `PUT /v1/workers/{type}/{worker}` and `PUT /v1/nodes/{node}`: whether workers get new jobs.
 
-use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_protocol::{ChangedNode, Error, Mode, SetMode, Worker, codes, names};
 use turnwise_queue::{modes as rows, nodes, workers};
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Named, Names};
+use super::extract::{Call, Names, Shown};
 use super::members;
 use super::responses::{BadBody, Common};
 
@@ -66,12 +63,7 @@ fn unknown_worker() -> V1Error {
 }
 
 fn unknown_node() -> V1Error {
-    V1Error::new(
-        StatusCode::NOT_FOUND,
-        codes::NOT_FOUND,
-        "no node has this name",
-        "GET /v1/nodes lists the nodes",
-    )
+    V1Error::not_found("no node has this name", "GET /v1/nodes lists the nodes")
 }
 
 /// A mode in the form of the API.
@@ -104,11 +96,10 @@ fn read(mode: Mode) -> rows::Mode {
     ),
 )]
 pub(super) async fn set_worker_mode(
-    State(app): State<App>,
-    Named(AnyWorkerPath { job_type, worker }): Named<AnyWorkerPath>,
+    Call { app, path, .. }: Call<AnyWorkerPath>,
     Json(SetMode { mode }): Json<SetMode>,
-) -> Result<Response> {
-    Ok(answer::ok(&set(&app, &job_type, &worker, mode).await?))
+) -> Result<Shown<Worker>> {
+    set(&app, &path.job_type, &path.worker, mode).await.map(Shown)
 }
 
 /// Changes a worker's mode.
@@ -139,11 +130,10 @@ pub async fn set(app: &App, job_type: &str, worker: &str, mode: Mode) -> Result<
     ),
 )]
 pub(super) async fn set_node_mode(
-    State(app): State<App>,
-    Named(NodePath { node }): Named<NodePath>,
+    Call { app, path, .. }: Call<NodePath>,
     Json(SetMode { mode }): Json<SetMode>,
-) -> Result<Response> {
-    Ok(answer::ok(&set_node(&app, &node, mode).await?))
+) -> Result<Shown<ChangedNode>> {
+    set_node(&app, &path.node, mode).await.map(Shown)
 }
 
 /// Changes the mode of a node, and of its workers.

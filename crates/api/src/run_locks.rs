@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_explain as explain;
 use turnwise_policy::predictive_queue::locks::{Levels, MAX_CAPACITY, MAX_RESOURCES};
@@ -13,14 +11,12 @@ use turnwise_protocol::{
 };
 use turnwise_queue::locks::{Asked, Blocked, LockAt, Spot, may_request};
 use turnwise_queue::{Claim, Error as QueueError, RunKey, jobs};
-use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Named, Params, RunPath};
+use super::extract::{Call, Params, RunPath, Shown};
 use super::locks::{check_name, mode};
 use super::responses::{BadBody, Common, Membership, NoWorker};
 use super::workers::{check_range, refused};
@@ -49,11 +45,9 @@ const DECLARE: &str =
     ),
 )]
 pub(super) async fn lock(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<RunPath>,
+    Call { app, caller, path }: Call<RunPath>,
     Json(AskLocks { claim, locks, wait_ms }): Json<AskLocks>,
-) -> Result<Response> {
+) -> Result<Shown<AskedLocks>> {
     check_range("claim", claim, 0, MAX_CLAIM)?;
     check_range("wait_ms", wait_ms, 0, MAX_WAIT_MS)?;
     if !(1..=MAX_RESOURCES).contains(&locks.len()) {
@@ -66,13 +60,11 @@ pub(super) async fn lock(
     let wait = Duration::from_millis(wait_ms).min(app.max_wait());
     let claim = Claim { worker: path.worker.clone(), number: claim };
     match app.external.lock(RunKey::new(&path.job_type, &path.id, &claim), &wanted, wait, &leave).await {
-        Ok(Asked::Granted) => {
-            Ok(answer::ok(&AskedLocks { state: LockState::Held, lock: None, by: Vec::new() }))
-        }
+        Ok(Asked::Granted) => Ok(Shown(AskedLocks { state: LockState::Held, lock: None, by: Vec::new() })),
         Ok(Asked::Waits(_)) if app.stop.is_cancelled() => Err(V1Error::stopping()),
         Ok(Asked::Waits(Blocked { lock, by })) => {
             let by = by.into_iter().map(|by| explain::blocker(&caller, by)).collect();
-            Ok(answer::ok(&AskedLocks { state: LockState::Waiting, lock: Some(explain::lock(lock)), by }))
+            Ok(Shown(AskedLocks { state: LockState::Waiting, lock: Some(explain::lock(lock)), by }))
         }
         Ok(Asked::OutOfOrder { blocked, above }) => Err(V1Error::conflict(
             codes::OUT_OF_ORDER,
@@ -176,10 +168,9 @@ pub(super) struct UnlockParams {
         NoWorker, Membership, Common),
 )]
 pub(super) async fn unlock(
-    State(app): State<App>,
-    Named(path): Named<RunPath>,
+    Call { app, path, .. }: Call<RunPath>,
     Params(UnlockParams { claim, level, name }): Params<UnlockParams>,
-) -> Result<Response> {
+) -> Result<Shown<Unlocked>> {
     check_range("claim", claim, 0, MAX_CLAIM)?;
     check_name("level", &level)?;
     if let Some(name) = &name {
@@ -200,7 +191,7 @@ pub(super) async fn unlock(
         app.external.unlock(run, std::slice::from_ref(&spot)).await
     };
     match unlocked.await {
-        Ok(()) => Ok(answer::ok(&Unlocked { unlocked: true })),
+        Ok(()) => Ok(Shown(Unlocked { unlocked: true })),
         Err(QueueError::Invalid { problem, .. }) if spot != Spot::BIG_LOCK => Err(V1Error::conflict(
             codes::WAITS_ALREADY,
             problem,

@@ -3,8 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_policy::eligibility::condition::Indexed;
 use turnwise_protocol::{Failure, Failures, Jobs, names};
@@ -14,12 +12,11 @@ use turnwise_queue::selection::Selection;
 use turnwise_queue::{counts, failures, jobs as rows, reason_class};
 use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::Params;
+use super::extract::{Call, Params, Shown};
 use super::list::{ListParams, Page, SEARCH_TIME};
 use super::responses::Common;
 use super::{CallerGate, position_text, view};
@@ -201,17 +198,16 @@ pub(super) struct FailuresParams {
     responses((status = 200, body = Failures, description = "The classes."), Common),
 )]
 pub(super) async fn count_failures(
-    State(app): State<App>,
-    caller: Caller,
+    Call { app, caller, .. }: Call,
     Params(FailuresParams { job_type, tenant }): Params<FailuresParams>,
-) -> Result<Response> {
+) -> Result<Shown<Failures>> {
     if let Some(tenant) = &tenant {
         names::check_name("tenant", tenant)?;
     }
     if let Some(job_type) = &job_type {
         names::check_type(job_type)?;
     }
-    Ok(answer::ok(&most_frequent(&app, &caller, job_type.as_deref(), tenant.as_deref(), MAX_FAILURES).await?))
+    Ok(Shown(most_frequent(&app, &caller, job_type.as_deref(), tenant.as_deref(), MAX_FAILURES).await?))
 }
 
 /// The most frequent classes of the failures that the caller may see.

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
@@ -20,7 +19,7 @@ use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::Params;
+use super::extract::{Call, Params};
 use super::responses::Common;
 use crate::event_log::{Known, Next, Place, Refused};
 
@@ -207,8 +206,7 @@ fn gone() -> V1Error {
     ),
 )]
 pub(super) async fn follow_jobs(
-    State(app): State<App>,
-    caller: Caller,
+    Call { app, caller, .. }: Call,
     Params(params): Params<StreamParams>,
     headers: HeaderMap,
 ) -> Result<Response> {

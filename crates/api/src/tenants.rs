@@ -2,18 +2,15 @@
 
 use std::cmp::Reverse;
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_explain::{Of, Snapshot, all_of, queue, types_of};
 use turnwise_protocol::{DEFAULT_LIMIT, MAX_LIMIT, Queue, Tenant, TenantOrder, Tenants, names};
 use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::Result;
-use super::extract::Params;
+use super::extract::{Call, Params, Shown};
 use super::list::{Cursor, check_limit, default_limit};
 use super::position_text;
 use super::responses::Common;
@@ -53,12 +50,8 @@ pub struct TenantsParams {
     get, path = "/tenants", tag = "tenants", operation_id = "list_tenants", params(TenantsParams),
     responses((status = 200, body = Tenants, description = "A page of tenants."), Common),
 )]
-pub(super) async fn list_tenants(
-    State(app): State<App>,
-    caller: Caller,
-    Params(params): Params<TenantsParams>,
-) -> Result<Response> {
-    Ok(answer::ok(&tenants(&app, &caller, params).await?))
+pub(super) async fn list_tenants(call: Call, Params(query): Params<TenantsParams>) -> Result<Shown<Tenants>> {
+    tenants(&call.app, &call.caller, query).await.map(Shown)
 }
 
 /// A page of tenants, of those that the caller may read.
@@ -178,12 +171,8 @@ pub struct QueueParams {
     get, path = "/queue", tag = "tenants", operation_id = "get_queue", params(QueueParams),
     responses((status = 200, body = Queue, description = "The first jobs of the queue."), Common),
 )]
-pub(super) async fn get_queue(
-    State(app): State<App>,
-    caller: Caller,
-    Params(params): Params<QueueParams>,
-) -> Result<Response> {
-    Ok(answer::ok(&next_jobs(&app, &caller, params).await?))
+pub(super) async fn get_queue(call: Call, Params(query): Params<QueueParams>) -> Result<Shown<Queue>> {
+    next_jobs(&call.app, &call.caller, query).await.map(Shown)
 }
 
 /// The first jobs of the queue, of those that the caller may read.

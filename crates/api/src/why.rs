@@ -1,7 +1,5 @@
 //! `GET /v1/jobs/{type}/{id}/why` and `/v1/documents/{db}/{id}/why`: the reason for a job's state.
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Value;
 use turnwise_explain::graph::{self, Graph};
@@ -12,12 +10,11 @@ use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::{self, Nodes, Status};
 use turnwise_replicator::documents::Error as DocumentError;
 use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::{JobPath, Named, Names};
+use super::extract::{Call, JobPath, Names, Shown};
 use super::responses::{Common, NoJob};
 use super::view;
 
@@ -30,16 +27,10 @@ use super::view;
     get, path = "/jobs/{type}/{id}/why", tag = "tenants", operation_id = "why_job", params(JobPath),
     responses((status = 200, body = Why, description = "The state of the job and the reason for it."), NoJob, Common),
 )]
-pub(super) async fn why_job(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
-) -> Result<Response> {
+pub(super) async fn why_job(Call { app, caller, path }: Call<JobPath>) -> Result<Shown<Why>> {
     let tx = app.store.begin().await?;
     match caller.sees(jobs::get(&tx, &app.keys, &path.job_type, &path.id).await?) {
-        Some(job) => {
-            Ok(answer::ok(&why(&app.explained.reader(&tx, &app.explained.rules()), &caller, job).await?))
-        }
+        Some(job) => Ok(Shown(why(&app.explained.reader(&tx, &app.explained.rules()), &caller, job).await?)),
         None => Err(V1Error::no_job(&path.job_type, &path.id)),
     }
 }
@@ -91,12 +82,8 @@ impl Names for DocumentPath {
         Common,
     ),
 )]
-pub(super) async fn why_document(
-    State(app): State<App>,
-    caller: Caller,
-    Named(DocumentPath { db, id }): Named<DocumentPath>,
-) -> Result<Response> {
-    Ok(answer::ok(&document(&app, &caller, &db, &id).await?))
+pub(super) async fn why_document(call: Call<DocumentPath>) -> Result<Shown<DocumentWhy>> {
+    document(&call.app, &call.caller, &call.path.db, &call.path.id).await.map(Shown)
 }
 
 /// Why a document's replication waits, if the caller may read it.
@@ -151,9 +138,7 @@ fn error_of(status: &Status) -> Option<String> {
 }
 
 fn no_document(db: &str, id: &str) -> V1Error {
-    V1Error::new(
-        axum::http::StatusCode::NOT_FOUND,
-        turnwise_protocol::codes::NOT_FOUND,
+    V1Error::not_found(
         format!("there is no replication document `{id}` in `{db}`"),
         "it was never written, or was deleted; design documents describe no replications",
     )

@@ -153,7 +153,10 @@ pub async fn changes(app: &App, call: &Call, body: Body, db: &str) -> Result<Res
     let doc_ids = match call.method {
         // A feed may last long, so it keeps little more of its ids than their text.
         Method::POST => {
-            request::json_rows(app, body, call.sender(), ("doc_ids", IDS_BYTES), Cost::ROWS).await?.0.rows
+            request::json_rows(&app.body_room, body, call.sender(), ("doc_ids", IDS_BYTES), Cost::ROWS)
+                .await?
+                .0
+                .rows
         }
         _ => None,
     };
@@ -167,8 +170,8 @@ pub async fn changes(app: &App, call: &Call, body: Body, db: &str) -> Result<Res
     };
     let mut writer = Writer { app: app.clone(), query, created_us: database.created_us, at: start, sent: 0 };
     Ok(in_pieces(async move |mut pieces| {
-        let written = writer.write(&mut pieces).await;
-        (pieces, written)
+        writer.write(&mut pieces).await?;
+        Ok(pieces)
     }))
 }
 

@@ -42,30 +42,25 @@ pub async fn all_dbs(app: &App, call: &Call) -> Result<Response, ApiError> {
     // Read before the response begins, so that an error can still change the status.
     let first = page(&app, None).await?;
     Ok(in_pieces(async move |mut pieces| {
-        let written = async {
-            pieces.text("[").await?;
-            let mut page = first;
-            loop {
-                for (name, _) in page.iter().filter(|(_, database)| !database.deleting) {
-                    if !caller.reads(name) {
-                        continue;
-                    }
-                    if skip > 0 {
-                        skip -= 1;
-                    } else if limit > 0 {
-                        limit -= 1;
-                        pieces.element(name).await?;
-                    }
-                }
-                match page.into_iter().next_back() {
-                    Some((last, _)) if limit > 0 => page = self::page(&app, Some(&last)).await?,
-                    _ => break,
+        pieces.text("[").await?;
+        let mut page = first;
+        loop {
+            let there = page.iter().filter(|(name, database)| !database.deleting && caller.reads(name));
+            for (name, _) in there {
+                if skip > 0 {
+                    skip -= 1;
+                } else if limit > 0 {
+                    limit -= 1;
+                    pieces.element(name).await?;
                 }
             }
-            Ok(pieces.text("]\n").await?)
-        };
-        let written = written.await;
-        (pieces, written)
+            match page.into_iter().next_back() {
+                Some((last, _)) if limit > 0 => page = self::page(&app, Some(&last)).await?,
+                _ => break,
+            }
+        }
+        pieces.text("]\n").await?;
+        Ok(pieces)
     }))
 }
 

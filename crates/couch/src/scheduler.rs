@@ -36,8 +36,8 @@ pub async fn jobs(app: &App, call: &Call) -> Result<Response, ApiError> {
     let total = count_jobs(app, &call.caller).await?;
     let (app, caller) = (app.clone(), call.caller.clone());
     Ok(in_pieces(async move |mut pieces| {
-        let written = write_jobs(&app, &caller, total, (limit, skip), &mut pieces).await;
-        (pieces, written)
+        write_jobs(&app, &caller, total, (limit, skip), &mut pieces).await?;
+        Ok(pieces)
     }))
 }
 
@@ -283,8 +283,8 @@ pub async fn docs(app: &App, call: &Call, db: Option<String>) -> Result<Response
     }
     let app = app.clone();
     Ok(in_pieces(async move |mut pieces| {
-        let written = query.write(&app, &dbs, total, &mut pieces).await;
-        (pieces, written)
+        query.write(&app, &dbs, total, &mut pieces).await?;
+        Ok(pieces)
     }))
 }
 

@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
 use serde::de::{DeserializeOwned, IntoDeserializer};
-use turnwise_web::access::{Caller, NoCaller, Peer};
+use turnwise_web::access::{Caller, Peer};
 use turnwise_web::request;
 use turnwise_web::request::Sent;
 use turnwise_web::room::Cost;
@@ -69,7 +69,7 @@ impl Fields {
 
 impl Visit {
     pub fn new(app: App, parts: &Parts) -> Result<Visit> {
-        let caller = parts.extensions.get::<Caller>().cloned().ok_or_else(|| Problem::internal(&NoCaller))?;
+        let caller = Caller::of(&parts.extensions)?;
         let unknown = || Peer { address: std::net::Ipv4Addr::UNSPECIFIED.into(), tls: false, names: None };
         let peer = parts.extensions.get::<Peer>().cloned().unwrap_or_else(unknown);
         let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
@@ -95,9 +95,8 @@ impl Visit {
             let problem = Problem::bad("the body is not a form", "send the form of a page");
             return Err((problem, self));
         }
-        match request::bytes(&self.app.web, body, (self.caller(), &parts.headers), MAX_FORM_BYTES, Cost::TEXT)
-            .await
-        {
+        let sender = (self.caller(), &parts.headers);
+        match request::bytes(&self.app.web.body_room, body, sender, MAX_FORM_BYTES, Cost::TEXT).await {
             Ok(Sent { text, .. }) => {
                 self.form = Fields::parse(&text);
                 Ok(self)

@@ -53,8 +53,7 @@ pub fn with_header(mut response: Response, name: HeaderName, value: &str) -> Res
     response
 }
 
-/// The writer of a streamed response. The response ends when the writer is dropped. If the writer was not
-/// [finished](Pieces::finish), the reader sees a truncated response.
+/// The writer of a streamed response; see [`in_pieces`].
 pub struct Pieces {
     to: mpsc::Sender<Result<Bytes, Broken>>,
     buffer: Vec<u8>,
@@ -120,18 +119,6 @@ impl Pieces {
     pub async fn abandoned(&self) {
         self.to.closed().await;
     }
-
-    async fn finish(mut self, written: Result<(), ApiError>) {
-        let end = match written {
-            Ok(()) => self.flush().await,
-            Err(error) => {
-                tracing::warn!(reason = error.reason, "a streamed response ended early");
-                self.to.send(Err(Broken)).await.map_err(|_| Broken)
-            }
-        };
-        // The reader is gone, so nothing is left to do.
-        let _ = end;
-    }
 }
 
 /// Rows that one transaction reads, and that are written after its end. A transaction lives for seconds, and a slow
@@ -164,17 +151,23 @@ impl Batch {
 }
 
 /// A response that `write` produces while the client reads it, so that it is never complete in memory. `write` returns
-/// the pieces and its result.
+/// the pieces when the response is complete. If it fails, the reader sees a truncated response.
 pub fn in_pieces<F, Fut>(write: F) -> Response
 where
     F: FnOnce(Pieces) -> Fut,
-    Fut: Future<Output = (Pieces, Result<(), ApiError>)> + Send + 'static,
+    Fut: Future<Output = Result<Pieces, ApiError>> + Send + 'static,
 {
     let (to, from) = mpsc::channel(PIECES_AHEAD);
-    let writing = write(Pieces { to, buffer: Vec::new(), rows: 0 });
+    let writing = write(Pieces { to: to.clone(), buffer: Vec::new(), rows: 0 });
     tokio::spawn(async move {
-        let (pieces, written) = writing.await;
-        pieces.finish(written).await;
+        // If the reader is gone, nothing is left to do.
+        match writing.await {
+            Ok(mut pieces) => drop(pieces.flush().await),
+            Err(error) => {
+                tracing::warn!(reason = error.reason, "a streamed response ended early");
+                drop(to.send(Err(Broken)).await);
+            }
+        }
     });
     let body = stream::unfold(from, |mut from| async move { from.recv().await.map(|piece| (piece, from)) });
     respond(StatusCode::OK, Body::from_stream(body))

@@ -11,18 +11,17 @@ use std::sync::LazyLock;
 use axum::Error;
 use axum::body::{Body, BodyDataStream, HttpBody as _};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use bytes::{Buf as _, Bytes};
 use flate2::write::MultiGzDecoder;
 use futures::StreamExt as _;
-use turnwise_protocol::codes;
 
-use super::refusal::Refusal;
 use crate::Web;
 use crate::access::Caller;
 use crate::pool::{Pool, PoolPermit};
+use crate::v1_error::V1Error;
 
 /// The most bodies that are decompressed at the same time. Each takes about 100 kB, with its window and its output. Others wait, within the
 /// time that a client has to send its body.
@@ -49,7 +48,9 @@ pub async fn decode(State(web): State<Web>, mut request: Request, next: Next) ->
             request = request.map(|body| gunzip(body, caller));
         }
         Err(Unread) => {
-            let mut response = web.refuse(&request, unread());
+            let reason = "this Content-Encoding is not supported";
+            let error = V1Error::bad_content_type(reason, "compress the body with gzip, or not at all");
+            let mut response = web.refuse(&request, error);
             response.headers_mut().insert(header::ACCEPT_ENCODING, READ);
             return response;
         }
@@ -75,16 +76,6 @@ fn is_gzip(headers: &HeaderMap) -> Result<bool, Unread> {
         }
     }
     Ok(is_gzip)
-}
-
-fn unread() -> Refusal {
-    Refusal {
-        status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        code: codes::BAD_CONTENT_TYPE,
-        reason: "this Content-Encoding is not supported".into(),
-        hint: "compress the body with gzip, or not at all",
-        retry_after_s: None,
-    }
 }
 
 /// The body is not what `Content-Encoding` says.

@@ -18,13 +18,13 @@ mod linger;
 pub mod listener;
 pub mod names;
 pub mod pool;
-pub mod refusal;
 pub mod request;
 pub mod room;
 pub mod rows;
 mod state;
 pub mod tls;
 pub mod traced;
+pub mod v1_error;
 
 use axum::Router;
 use axum::middleware::{from_fn_with_state, map_request};

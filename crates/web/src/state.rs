@@ -13,9 +13,9 @@ use turnwise_worker::Live;
 
 use super::access::{Audit, Identities, Jwt, Pace};
 use super::explained::Explained;
-use super::names::Names;
-use super::refusal::{Refusal, is_page};
+use super::names::{Names, is_page, is_v1};
 use super::room::Room;
+use super::v1_error::V1Error;
 
 /// What all requests share. Each layer of each request clones it, so it is one pointer.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ pub struct Shared {
     /// Memory for request bodies.
     pub body_room: Room,
     /// The page for a request for a page that is refused.
-    pub refused_page: fn(&Request, Refusal) -> Response,
+    pub refused_page: fn(&Request, V1Error) -> Response,
 }
 
 impl Deref for Web {
@@ -77,13 +77,12 @@ impl Web {
     }
 
     /// The response to a request that is refused.
-    pub fn refuse(&self, request: &Request, refusal: Refusal) -> Response {
+    pub fn refuse(&self, request: &Request, error: V1Error) -> Response {
+        // The log leaves names out, because a stranger has chosen them.
+        tracing::debug!(method = %request.method(), path = request.uri().path(), reason = error.reason, "a request was refused");
         match is_page(request) {
-            true => {
-                refusal.log(request);
-                (self.refused_page)(request, refusal)
-            }
-            false => refusal.of_program(request),
+            true => (self.refused_page)(request, error),
+            false => error.respond(is_v1(request)),
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, LazyLock};
 
-use axum::extract::FromRequestParts;
-use axum::http::StatusCode;
-use axum::http::request::Parts;
+use axum::http::Extensions;
 use turnwise_identity::{Patterns, Scopes, User};
 use turnwise_queue::Job;
+
+use crate::v1_error::V1Error;
 
 /// Who sends a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +65,11 @@ struct Inner {
 }
 
 impl Caller {
+    /// The sender of a request, which `authenticate` has set.
+    pub fn of(extensions: &Extensions) -> Result<Caller, V1Error> {
+        extensions.get().cloned().ok_or_else(|| V1Error::internal(&NoCaller))
+    }
+
     /// The sender of every request to a store without identities.
     pub fn everyone() -> Caller {
         static EVERYONE: LazyLock<Caller> =
@@ -202,16 +207,7 @@ pub fn shown_owner(owner: &str) -> String {
     }
 }
 
-/// From the extension that `authenticate` sets for every request.
-impl<S: Sync> FromRequestParts<S> for Caller {
-    type Rejection = StatusCode;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        parts.extensions.get::<Caller>().cloned().ok_or(StatusCode::INTERNAL_SERVER_ERROR)
-    }
-}
-
 /// A request reached a handler without the layer that finds out who sends it.
 #[derive(Debug, thiserror::Error)]
 #[error("nobody has authenticated a request")]
-pub struct NoCaller;
+struct NoCaller;

@@ -24,7 +24,7 @@ use attempts::Attempts;
 pub use attempts::network;
 pub use audit::{Audit, Entry as AuditEntry};
 pub use authenticate::{LoggedIn, Peer, authenticate, expired_cookie, login};
-pub use caller::{Caller, How, NoCaller, Who, shown_owner};
+pub use caller::{Caller, How, Who, shown_owner};
 pub use identities::{Identities, Unchecked};
 pub use jwt::Jwt;
 pub use pace::{Budget, LOOKUPS_PER_SECOND, Pace, REFUSED_WORKERS_PER_SECOND, pings_per_second};
