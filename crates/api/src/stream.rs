@@ -21,7 +21,7 @@ use super::app::App;
 use super::error::{Result, V1Error};
 use super::extract::{Call, Params};
 use super::responses::Common;
-use crate::event_log::{Known, Next, Place, Refused};
+use crate::event_log::{Known, Next, Place};
 
 /// Without events, the server sends the position after this time, so that both sides detect a broken connection.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -230,7 +230,7 @@ pub(super) async fn follow_jobs(
         Some(since) => Since::After(sequence.read(since)?),
     };
     let identity = caller.owner().unwrap_or_default();
-    let place = app.events.place(&identity).map_err(|Refused::TooMany(streams)| {
+    let place = app.events.place(&identity).map_err(|streams| {
         V1Error::too_many(
             format!("there are {streams} streams of events already"),
             "close one; a page (limit, wait_ms) needs a stream only while it waits",

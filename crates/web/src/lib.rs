@@ -9,6 +9,7 @@
 pub mod access;
 pub mod answer;
 mod cors;
+pub mod counted;
 pub mod cross_site;
 pub mod encoding;
 pub mod error;

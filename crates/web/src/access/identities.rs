@@ -239,25 +239,34 @@ impl Identities {
 
     /// A user by name.
     pub async fn user(&self, name: &str) -> Result<Option<Arc<User>>, StoreError> {
-        let generation = {
-            let cache = self.cache();
-            if let Some(user) = cache.users.get(name) {
-                return Ok(Some(user.clone()));
-            }
-            cache.generation
+        let generation = match self.known(|cache| cache.users.get(name)) {
+            Ok(user) => return Ok(Some(user)),
+            Err(generation) => generation,
         };
         let tx = self.0.store.begin().await?;
-        let Some(user) = identities::user(&tx, &self.0.keys, name).await?.map(Arc::new) else {
-            return Ok(None);
-        };
+        let user = identities::user(&tx, &self.0.keys, name).await?.map(Arc::new);
+        self.remember(generation, |cache| &mut cache.users, name, user.as_ref());
+        Ok(user)
+    }
+
+    /// A row that is cached, or the generation in which it must be read.
+    fn known<T>(&self, row: impl FnOnce(&Cache) -> Option<&Arc<T>>) -> Result<Arc<T>, u64> {
+        let cache = self.cache();
+        row(&cache).cloned().ok_or(cache.generation)
+    }
+
+    /// Caches a row, unless identities have changed since this generation.
+    fn remember<T>(
+        &self,
+        generation: u64,
+        rows: impl FnOnce(&mut Cache) -> &mut HashMap<String, Arc<T>>,
+        name: &str,
+        row: Option<&Arc<T>>,
+    ) {
         let mut cache = self.cache_mut();
-        if cache.generation == generation && cache.caches {
-            if cache.users.len() >= MAX_CACHED {
-                cache.users.clear();
-            }
-            cache.users.insert(name.to_owned(), user.clone());
+        if let Some(row) = row.filter(|_| cache.generation == generation && cache.caches) {
+            with_room(rows(&mut cache)).insert(name.to_owned(), row.clone());
         }
-        Ok(Some(user))
     }
 
     /// The token with this secret, unless it has expired.
@@ -278,25 +287,14 @@ impl Identities {
     }
 
     async fn token_of(&self, id: &str) -> Result<Option<Arc<Token>>, StoreError> {
-        let generation = {
-            let cache = self.cache();
-            if let Some(token) = cache.tokens.get(id) {
-                return Ok(Some(token.clone()));
-            }
-            cache.generation
+        let generation = match self.known(|cache| cache.tokens.get(id)) {
+            Ok(token) => return Ok(Some(token)),
+            Err(generation) => generation,
         };
         let tx = self.0.store.begin().await?;
-        let Some(token) = identities::token(&tx, &self.0.keys, id).await?.map(Arc::new) else {
-            return Ok(None);
-        };
-        let mut cache = self.cache_mut();
-        if cache.generation == generation && cache.caches {
-            if cache.tokens.len() >= MAX_CACHED {
-                cache.tokens.clear();
-            }
-            cache.tokens.insert(id.to_owned(), token.clone());
-        }
-        Ok(Some(token))
+        let token = identities::token(&tx, &self.0.keys, id).await?.map(Arc::new);
+        self.remember(generation, |cache| &mut cache.tokens, id, token.as_ref());
+        Ok(token)
     }
 
     /// Writes that a token was used, in the background, if that was not written lately.
@@ -305,14 +303,9 @@ impl Identities {
         if self.cache().uses.get(id).is_some_and(is_recent) {
             return;
         }
-        {
-            let mut cache = self.cache_mut();
-            if cache.uses.len() >= MAX_CACHED {
-                cache.uses.clear();
-            }
-            if cache.uses.insert(id.to_owned(), now_us).as_ref().is_some_and(is_recent) {
-                return;
-            }
+        let before = with_room(&mut self.cache_mut().uses).insert(id.to_owned(), now_us);
+        if before.as_ref().is_some_and(is_recent) {
+            return;
         }
         let (identities, id) = (self.clone(), id.to_owned());
         tokio::spawn(async move {
@@ -401,6 +394,14 @@ impl Identities {
         }
         context.sign().as_ref().try_into().unwrap_or_default()
     }
+}
+
+/// A part of the cache that has room for one more row: a full one is emptied.
+fn with_room<V>(rows: &mut HashMap<String, V>) -> &mut HashMap<String, V> {
+    if rows.len() >= MAX_CACHED {
+        rows.clear();
+    }
+    rows
 }
 
 /// The hash of a password that nobody has.
