@@ -18,7 +18,6 @@ use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::{Defaults, JOB_TYPE};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Runtime, Store, runtime};
-use turnwise_web::Web;
 use turnwise_web::access::Identities;
 use turnwise_web::explained::Explained;
 use turnwise_worker::{External, ExternalOptions, Live};
@@ -58,7 +57,7 @@ impl World {
         let external = External::new(store.clone(), keys.clone(), ExternalOptions::default());
         let indexing = Indexing::new(Default::default(), &Defaults::default(), &client).unwrap();
         let shared = Shared::new(store.clone(), keys.clone(), Config::default());
-        let web = Web::new(turnwise_web::Shared {
+        let web = Arc::new(turnwise_web::Shared {
             store: store.clone(),
             keys: keys.clone(),
             node: "node".into(),

@@ -18,7 +18,6 @@ use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::upstream::Condition;
 use turnwise_store::{Store, StoreUrl};
 use turnwise_telemetry::otel::{Exporter, Target};
-use turnwise_web::Web;
 use turnwise_web::access::{Identities, Pace};
 use turnwise_web::explained::Explained;
 use turnwise_web::names::Names;
@@ -258,7 +257,7 @@ impl Common {
         let Built { url, external, current, commands, upstream, indexing, names, events, .. } = built;
         let Built { counted, replicated, stop, checked, .. } = built;
         let (store, keys, client) = (self.impatient.clone(), self.keys.clone(), self.client.clone());
-        let web = Web::new(turnwise_web::Shared {
+        let web = Arc::new(turnwise_web::Shared {
             store: store.clone(),
             keys: keys.clone(),
             node: self.node.as_str().into(),

@@ -1,6 +1,5 @@
 //! What all requests share.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::extract::Request;
@@ -18,8 +17,7 @@ use super::room::Room;
 use super::v1_error::V1Error;
 
 /// What all requests share. Each layer of each request clones it, so it is one pointer.
-#[derive(Clone)]
-pub struct Web(Arc<Shared>);
+pub type Web = Arc<Shared>;
 
 /// See [`Web`].
 pub struct Shared {
@@ -51,20 +49,7 @@ pub struct Shared {
     pub refused_page: fn(&Request, V1Error) -> Response,
 }
 
-impl Deref for Web {
-    type Target = Shared;
-
-    fn deref(&self) -> &Shared {
-        &self.0
-    }
-}
-
-impl Web {
-    /// The state of a server that starts.
-    pub fn new(shared: Shared) -> Web {
-        Web(Arc::new(shared))
-    }
-
+impl Shared {
     /// The time by the store's clock, in µs since 1970.
     pub fn now_us(&self) -> i64 {
         self.store.runtime().now_us()

@@ -97,8 +97,8 @@ impl Caller {
     }
 
     /// The subject of a JSON Web Token. Without scopes it may do nothing.
-    pub fn jwt(subject: &str, how: How, scopes: Option<Scopes>) -> Caller {
-        Caller::new(Who::Jwt(subject.to_owned()), how, Some(scopes.unwrap_or_default()))
+    pub fn jwt(subject: &str, scopes: Option<Scopes>) -> Caller {
+        Caller::new(Who::Jwt(subject.to_owned()), How::Jwt, Some(scopes.unwrap_or_default()))
     }
 
     fn new(who: Who, how: How, scopes: Option<Scopes>) -> Caller {
