@@ -8,7 +8,7 @@ use turnwise_queue::jobs;
 use utoipa::IntoParams;
 
 use super::error::{Result, V1Error};
-use super::extract::{Call, Params, Shown};
+use super::extract::{Call, Params, Shown, check_stated};
 use super::list::{Cursor, check_limit, default_limit};
 use super::position_text;
 use super::responses::Common;
@@ -67,9 +67,7 @@ pub(super) async fn count_jobs(
     Params(params): Params<CountParams>,
 ) -> Result<Shown<CountPage>> {
     check_limit(params.limit)?;
-    if let Some(job_type) = &params.job_type {
-        names::check_type(job_type)?;
-    }
+    check_stated(&params.job_type, names::check_type)?;
     if let Some(tenant) = &params.tenant {
         check_tenant(tenant)?;
     }

@@ -309,6 +309,6 @@ fn known(row: Row) -> Result<Batch> {
     known.collect()
 }
 
-fn us(time: Duration) -> i64 {
+pub(super) fn us(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }

@@ -186,6 +186,14 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
     }
 }
 
+/// Checks a name, if it is stated.
+pub(super) fn check_stated(
+    name: &Option<String>,
+    check: impl FnOnce(&str) -> Result<(), names::Problem>,
+) -> Result<()> {
+    Ok(name.as_deref().map_or(Ok(()), check)?)
+}
+
 pub(super) fn shortened(text: &str) -> String {
     match text.floor_char_boundary(MAX_MISTAKE_BYTES) {
         end if end < text.len() => format!("{}…", &text[..end]),

@@ -13,6 +13,7 @@ use utoipa::IntoParams;
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
+use super::event_log::us;
 use super::extract::{Call, Names, Shown};
 use super::responses::{BadBody, Common};
 use super::workers::check_range;
@@ -98,7 +99,7 @@ pub(super) async fn put_fleet(
         }
     }
     let seen_us = app.now_us();
-    let valid_us = i64::try_from(Duration::from_millis(expires_ms).as_micros()).unwrap_or(i64::MAX);
+    let valid_us = us(Duration::from_millis(expires_ms));
     let kept = Kept { host, version, started_us, types };
     let state = serde_json::to_value(&kept).map_err(|error| V1Error::internal(&error))?;
     let report = &Report { seen_us, expires_us: seen_us.saturating_add(valid_us), state };

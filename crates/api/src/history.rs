@@ -11,7 +11,7 @@ use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::Result;
-use super::extract::{Call, Params, Shown};
+use super::extract::{Call, Params, Shown, check_stated};
 use super::responses::Common;
 
 const SECOND_US: i64 = 1_000_000;
@@ -54,9 +54,7 @@ pub(super) async fn get_history(
     Call { app, caller, .. }: Call,
     Params(params): Params<HistoryParams>,
 ) -> Result<Shown<History>> {
-    if let Some(job_type) = &params.job_type {
-        names::check_type(job_type)?;
-    }
+    check_stated(&params.job_type, names::check_type)?;
     let to_us = params.to_us.unwrap_or_else(|| app.now_us()).clamp(0, LATEST_US);
     let from_us = params.from_us.unwrap_or(to_us.saturating_sub(DEFAULT_US)).clamp(0, LATEST_US);
     let step = params.step.map_or_else(|| fitting(from_us, to_us, app.now_us()), step_of);

@@ -117,14 +117,24 @@ pub async fn make_user(
     let password = app.identities.hash(Password::new(password)?).await?;
     let user = turnwise_identity::User::new(&name, password, scopes, app.now_us())?;
     let new = &user;
-    let added = app.store.transact(|tx| async move {
-        check_open(&tx, app, caller).await?;
-        Ok::<_, V1Error>(identities::add_user(&tx, &app.keys, new).await?)
-    });
-    added.await?;
-    app.identities.changed().await;
+    change(app, caller, |tx| async move { identities::add_user(&tx, &app.keys, new).await }).await?;
     tracing::info!(by = caller.name(), user = name, scopes = ?user.scopes.texts(), "a user was added");
     Ok(shown_user(user))
+}
+
+/// Changes identities, and applies the change on this node before the response.
+async fn change<T, F>(app: &App, caller: &Caller, change: impl Fn(Transaction) -> F) -> Result<T>
+where
+    F: Future<Output = turnwise_identity::Result<T>>,
+{
+    let change = &change;
+    let changed = app.store.transact(|tx| async move {
+        check_open(&tx, app, caller).await?;
+        Ok::<_, V1Error>(change(tx).await?)
+    });
+    let changed = changed.await?;
+    app.identities.changed().await;
+    Ok(changed)
 }
 
 /// Everyone may change identities only while there is none. Another request may have added the first one since this request
@@ -133,9 +143,7 @@ async fn check_open(tx: &Transaction, app: &App, caller: &Caller) -> Result<()> 
     if *caller.who() != Who::Everyone || identities::session_key(tx, &app.keys).await?.is_none() {
         return Ok(());
     }
-    Err(V1Error::new(
-        StatusCode::UNAUTHORIZED,
-        codes::UNAUTHORIZED,
+    Err(V1Error::unauthorized(
         "by now the store has identities, so this request needs one",
         "send the password of a user or a token",
     ))
@@ -204,14 +212,13 @@ pub async fn change_password(
     name: &str,
     password: String,
 ) -> Result<ChangedIdentity> {
-    let password = app.identities.hash(Password::new(password)?).await?;
-    let (user, hash) = (name, &password);
-    let set = app.store.transact(|tx| async move {
-        check_open(&tx, app, caller).await?;
-        Ok::<_, V1Error>(identities::set_password(&tx, &app.keys, user, hash.clone()).await?)
-    });
-    set.await?;
-    app.identities.changed().await;
+    let hash = &app.identities.hash(Password::new(password)?).await?;
+    change(
+        app,
+        caller,
+        |tx| async move { identities::set_password(&tx, &app.keys, name, hash.clone()).await },
+    )
+    .await?;
     tracing::info!(by = caller.name(), user = name, "a password was changed");
     Ok(ChangedIdentity { ok: true })
 }
@@ -240,12 +247,10 @@ pub(super) async fn set_scopes(
 /// Changes a user's scopes.
 pub async fn change_scopes(app: &App, caller: &Caller, name: &str, scopes: &[String]) -> Result<User> {
     let (scopes, now_us) = (&Scopes::parse(scopes)?, app.now_us());
-    let set = app.store.transact(|tx| async move {
-        check_open(&tx, app, caller).await?;
-        Ok::<_, V1Error>(identities::set_scopes(&tx, &app.keys, name, scopes.clone(), now_us).await?)
-    });
-    let changed = set.await?;
-    app.identities.changed().await;
+    let changed = change(app, caller, |tx| async move {
+        identities::set_scopes(&tx, &app.keys, name, scopes.clone(), now_us).await
+    })
+    .await?;
     tracing::info!(by = caller.name(), user = name, scopes = ?changed.scopes.texts(), "the scopes of a user were changed");
     Ok(shown_user(changed))
 }
@@ -267,13 +272,9 @@ pub(super) async fn remove_user(call: Call<UserPath>) -> Result<Shown<ChangedIde
 
 /// Removes a user.
 pub async fn drop_user(app: &App, caller: &Caller, name: &str) -> Result<ChangedIdentity> {
-    let (user, now_us) = (name, app.now_us());
-    let removed = app.store.transact(|tx| async move {
-        check_open(&tx, app, caller).await?;
-        Ok::<_, V1Error>(identities::remove_user(&tx, &app.keys, user, now_us).await?)
-    });
-    removed.await?;
-    app.identities.changed().await;
+    let now_us = app.now_us();
+    change(app, caller, |tx| async move { identities::remove_user(&tx, &app.keys, name, now_us).await })
+        .await?;
     tracing::info!(by = caller.name(), user = name, "a user was removed");
     Ok(ChangedIdentity { ok: true })
 }
@@ -361,13 +362,8 @@ pub(super) async fn rotate_token(call: Call<TokenPath>, _: NoBody) -> Result<Sho
 
 /// Gives a token a new secret.
 pub async fn renew_token(app: &App, caller: &Caller, id: &str) -> Result<MadeToken> {
-    let token = id;
-    let rotated = app.store.transact(|tx| async move {
-        check_open(&tx, app, caller).await?;
-        Ok::<_, V1Error>(identities::rotate_token(&tx, &app.keys, token).await?)
-    });
-    let (token, secret) = rotated.await?;
-    app.identities.changed().await;
+    let rotate = |tx: Transaction| async move { identities::rotate_token(&tx, &app.keys, id).await };
+    let (token, secret) = change(app, caller, rotate).await?;
     tracing::info!(by = caller.name(), token = id, "a token was rotated");
     Ok(made_token(token, &secret))
 }
@@ -391,13 +387,9 @@ pub(super) async fn revoke_token(call: Call<TokenPath>) -> Result<Shown<ChangedI
 
 /// Revokes a token.
 pub async fn drop_token(app: &App, caller: &Caller, id: &str) -> Result<ChangedIdentity> {
-    let (token, now_us) = (id, app.now_us());
-    let revoked = app.store.transact(|tx| async move {
-        check_open(&tx, app, caller).await?;
-        Ok::<_, V1Error>(identities::revoke_token(&tx, &app.keys, token, now_us).await?)
-    });
-    revoked.await?;
-    app.identities.changed().await;
+    let now_us = app.now_us();
+    change(app, caller, |tx| async move { identities::revoke_token(&tx, &app.keys, id, now_us).await })
+        .await?;
     tracing::info!(by = caller.name(), token = id, "a token was revoked");
     Ok(ChangedIdentity { ok: true })
 }

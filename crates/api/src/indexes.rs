@@ -14,7 +14,7 @@ use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::Result;
-use super::extract::{Call, Params, Shown};
+use super::extract::{Call, Params, Shown, check_stated};
 use super::list::{Cursor, check_limit, default_limit};
 use super::responses::Common;
 use super::{position_text, view};
@@ -70,9 +70,7 @@ pub async fn indexes(app: &App, caller: &Caller, params: IndexesParams) -> Resul
     for (what, name) in
         [("server", &params.server), ("database", &params.database), ("tenant", &params.tenant)]
     {
-        if let Some(name) = name {
-            names::check_name(what, name)?;
-        }
+        check_stated(name, |name| names::check_name(what, name))?;
     }
     let after = position_text::read(app, caller, params.after.clone()).await?;
     let mut after = after.as_deref().map(Cursor::parse).transpose()?.map(|cursor| cursor.id);

@@ -15,7 +15,7 @@ use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::{Call, Params, Shown};
+use super::extract::{Call, Params, Shown, check_stated};
 use super::responses::Common;
 use super::{CallerGate, bulk, position_text, sorted, view};
 
@@ -151,12 +151,8 @@ impl ListParams {
 pub async fn jobs(app: &App, caller: &Caller, mut params: ListParams, text: Option<&str>) -> Result<Jobs> {
     check_limit(params.limit)?;
     let after = position_text::read(app, caller, params.after.take()).await?;
-    if let Some(tenant) = &params.tenant {
-        names::check_name("tenant", tenant)?;
-    }
-    if let Some(job_type) = &params.job_type {
-        names::check_type(job_type)?;
-    }
+    check_stated(&params.tenant, |tenant| names::check_name("tenant", tenant))?;
+    check_stated(&params.job_type, names::check_type)?;
     // A class is its own class, so a whole reason selects its class.
     params.reason_class = params.reason_class.as_deref().map(reason_class::of);
     let selection =
@@ -293,9 +289,7 @@ pub(super) async fn list_types(
     Call { app, .. }: Call,
     Params(TypesParams { after }): Params<TypesParams>,
 ) -> Result<Shown<Types>> {
-    if let Some(after) = &after {
-        names::check_type(after)?;
-    }
+    check_stated(&after, names::check_type)?;
     let tx = app.store.begin().await?;
     let mut types = rows::types_after(&tx, &app.keys, after.as_deref(), MAX_TYPES + 1).await?;
     let more = types.len() > MAX_TYPES;

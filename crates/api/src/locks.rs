@@ -72,11 +72,7 @@ pub(super) async fn list_locks(call: Call, Params(query): Params<LocksParams>) -
 /// A page of jobs with their locks, of those that the caller may read.
 pub async fn lockers(app: &App, caller: &Caller, params: LocksParams) -> Result<Lockers> {
     check_limit(params.limit)?;
-    for (what, name) in [("level", &params.level), ("name", &params.name)] {
-        if let Some(name) = name {
-            check_name(what, name)?;
-        }
-    }
+    check_names(params.level.as_deref(), params.name.as_deref())?;
     let big_lock = params.level.as_deref() == Some(BIG_LOCK);
     let after = position_text::read(app, caller, params.after).await?;
     let after = after.as_deref().map(parse).transpose()?;
@@ -94,11 +90,16 @@ fn locker(entry: Entry) -> Locker {
     Locker { lock: explain::lock(lock), how: explain::how(how), job_type, id, tenant, since_us }
 }
 
-/// Checks the name of a level or a resource.
-pub(super) fn check_name(what: &str, name: &str) -> Result<()> {
-    let hint = "names have at most 128 bytes, and no control characters";
-    turnwise_policy::predictive_queue::locks::check_name(name)
-        .map_err(|problem| V1Error::bad(format!("{what}: {problem}"), hint))
+/// Checks the names of a level and a resource.
+pub(super) fn check_names(level: Option<&str>, name: Option<&str>) -> Result<()> {
+    for (what, name) in [("level", level), ("name", name)] {
+        let checked = name.map_or(Ok(()), turnwise_policy::predictive_queue::locks::check_name);
+        checked.map_err(|problem| {
+            let hint = "names have at most 128 bytes, and no control characters";
+            V1Error::bad(format!("{what}: {problem}"), hint)
+        })?;
+    }
+    Ok(())
 }
 
 pub(super) fn mode(mode: LockMode) -> Mode {

@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::Result;
-use super::extract::{Call, Params, Shown};
+use super::extract::{Call, Params, Shown, check_stated};
 use super::list::{Cursor, check_limit, default_limit};
 use super::modes;
 use super::responses::Common;
@@ -54,9 +54,7 @@ pub(super) async fn list_workers(call: Call, Params(query): Params<WorkersParams
 pub async fn workers(app: &App, params: WorkersParams) -> Result<Workers> {
     check_limit(params.limit)?;
     let mut cursor = params.after.as_deref().map(Cursor::parse).transpose()?;
-    if let Some(job_type) = &params.job_type {
-        names::check_type(job_type)?;
-    }
+    check_stated(&params.job_type, names::check_type)?;
     let (mut page, mut running) = (Vec::new(), 0);
     let mut job_type = match (params.job_type.clone(), &cursor) {
         (Some(job_type), _) => Some(job_type),

@@ -17,7 +17,7 @@ use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Call, Params, RunPath, Shown};
-use super::locks::{check_name, mode};
+use super::locks::{check_names, mode};
 use super::responses::{BadBody, Common, Membership, NoWorker};
 use super::workers::{check_range, refused};
 
@@ -93,11 +93,8 @@ fn check_level(levels: &Levels, level: &str) -> Result<()> {
 /// A lock, in the form of the queue.
 fn wanted(levels: &Levels, lock: WantedLock) -> Result<LockAt> {
     let WantedLock { level, name, mode: how, units } = lock;
-    check_name("level", &level)?;
+    check_names(Some(&level), name.as_deref())?;
     check_level(levels, &level)?;
-    if let Some(name) = &name {
-        check_name("name", name)?;
-    }
     check_range("units", units, 1, MAX_CAPACITY)?;
     // An exclusive lock takes all units.
     let units = if how == LockMode::Exclusive { 1 } else { units };
@@ -172,10 +169,7 @@ pub(super) async fn unlock(
     Params(UnlockParams { claim, level, name }): Params<UnlockParams>,
 ) -> Result<Shown<Unlocked>> {
     check_range("claim", claim, 0, MAX_CLAIM)?;
-    check_name("level", &level)?;
-    if let Some(name) = &name {
-        check_name("name", name)?;
-    }
+    check_names(Some(&level), name.as_deref())?;
     let spot = spot(level, name)?;
     let claim = Claim { worker: path.worker.clone(), number: claim };
     let run = RunKey::new(&path.job_type, &path.id, &claim);

@@ -16,7 +16,7 @@ use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::{Call, Params, Shown};
+use super::extract::{Call, Params, Shown, check_stated};
 use super::list::{ListParams, Page, SEARCH_TIME};
 use super::responses::Common;
 use super::{CallerGate, position_text, view};
@@ -201,12 +201,8 @@ pub(super) async fn count_failures(
     Call { app, caller, .. }: Call,
     Params(FailuresParams { job_type, tenant }): Params<FailuresParams>,
 ) -> Result<Shown<Failures>> {
-    if let Some(tenant) = &tenant {
-        names::check_name("tenant", tenant)?;
-    }
-    if let Some(job_type) = &job_type {
-        names::check_type(job_type)?;
-    }
+    check_stated(&tenant, |tenant| names::check_name("tenant", tenant))?;
+    check_stated(&job_type, names::check_type)?;
     Ok(Shown(most_frequent(&app, &caller, job_type.as_deref(), tenant.as_deref(), MAX_FAILURES).await?))
 }
 

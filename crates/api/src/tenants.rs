@@ -10,7 +10,7 @@ use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::Result;
-use super::extract::{Call, Params, Shown};
+use super::extract::{Call, Params, Shown, check_stated};
 use super::list::{Cursor, check_limit, default_limit};
 use super::position_text;
 use super::responses::Common;
@@ -57,9 +57,7 @@ pub(super) async fn list_tenants(call: Call, Params(query): Params<TenantsParams
 /// A page of tenants, of those that the caller may read.
 pub async fn tenants(app: &App, caller: &Caller, params: TenantsParams) -> Result<Tenants> {
     check_limit(params.limit)?;
-    if let Some(job_type) = &params.job_type {
-        names::check_type(job_type)?;
-    }
+    check_stated(&params.job_type, names::check_type)?;
     let is_first = params.after.is_none();
     let after = position_text::read(app, caller, params.after).await?;
     let after = after.as_deref().map(Cursor::parse).transpose()?;

@@ -16,7 +16,7 @@ use utoipa::IntoParams;
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Call, Names, Shown};
+use super::extract::{Call, Names, Shown, check_stated};
 use super::responses::{BadBody, Common};
 use super::sight::{Waiting, waiting};
 use super::stream;
@@ -220,9 +220,7 @@ impl Wanted {
                 "use a long random text, for example from `openssl rand -hex 32`",
             ));
         }
-        if let Some(tenant) = &job_tenant {
-            names::check_name("tenant", tenant)?;
-        }
+        check_stated(&job_tenant, |tenant| names::check_name("tenant", tenant))?;
         let filter = Filter { types, tenant, states, events };
         Ok(Wanted {
             url: checked_url(&url)?,

@@ -15,7 +15,7 @@ use turnwise_worker::{ExternalEnd, Given, RunEnd, Wanted};
 use super::app::App;
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
-use super::extract::{Call, RunPath, Shown, TypePath, WorkerPath};
+use super::extract::{Call, RunPath, Shown, TypePath, WorkerPath, check_stated};
 use super::responses::{BadBody, Common, Membership, NoWorker};
 use super::{builtin_types, modes, quota, view, workers_of};
 
@@ -42,9 +42,7 @@ pub(super) async fn register(
 ) -> Result<(StatusCode, Shown<Registered>)> {
     builtin_types::check_workable(&job_type)?;
     workers_of::check_type(&caller, &job_type)?;
-    if let Some(name) = &name {
-        names::check_name("name", name)?;
-    }
+    check_stated(&name, |name| names::check_name("name", name))?;
     check_range("slots", slots, 1, MAX_SLOTS)?;
     quota::admit_worker(&app, &caller, &job_type).await?;
     let worker = app.external.register_by(&job_type, name.as_deref(), slots, caller.owner()).await?;
