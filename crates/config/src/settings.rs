@@ -80,6 +80,10 @@ pub struct Setting {
     /// Returns the value as in the file; `None` if the server chooses it.
     read: fn(&Config) -> Option<String>,
     write: fn(&mut Config, Value<'_>) -> Result<(), Right>,
+    /// Sets the value of the second configuration to that of the first one.
+    pub(super) copy: fn(&Config, &mut Config),
+    /// Whether both have the same value, with what the text leaves out: passwords.
+    pub(super) is_same: fn(&Config, &Config) -> bool,
 }
 
 /// Whether a setting can change while servers run.
@@ -120,6 +124,8 @@ macro_rules! settings {
                 config.$($field).+ = value.$kind($($valid)?)?;
                 Ok(())
             },
+            copy: |from, to| to.$($field).+ = from.$($field).+.clone(),
+            is_same: |one, other| one.$($field).+ == other.$($field).+,
         }),+),+]
     };
 }
