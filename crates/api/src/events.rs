@@ -23,8 +23,9 @@ use turnwise_queue::{Event, EventKind, Job, jobs};
 use turnwise_web::access::Caller;
 
 use super::app::App;
-use super::error::{Result, V1Error};
+use super::error::Result;
 use super::extract::{Call, JobPath};
+use super::jobs::visible;
 use super::responses::{Common, NoJob};
 use super::view;
 
@@ -57,9 +58,7 @@ pub(super) async fn follow_job(
     // An id that is not from this stream is ignored: the stream begins with the oldest event.
     let last = headers.get(LAST_EVENT_ID).and_then(|id| LastSeen::parse(id.to_str().ok()?));
     let tx = app.store.begin().await?;
-    let Some(job) = caller.sees(jobs::get(&tx, &app.keys, &path.job_type, &path.id).await?) else {
-        return Err(V1Error::no_job(&path.job_type, &path.id));
-    };
+    let job = visible(&app, &caller, &tx, &path).await?;
     drop(tx);
     let mut follower = Follower {
         about: Arc::new(About { app, caller, path }),

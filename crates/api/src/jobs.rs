@@ -8,7 +8,7 @@ use turnwise_protocol::{
     Cancelled, DEFAULT_WAIT_MS, Job, MAX_WAIT_MS, Nothing, Prioritized, Removed, Retried, SetPriority,
     WaitAnswer,
 };
-use turnwise_queue::{State as QueueState, jobs};
+use turnwise_queue::{Job as QueueJob, State as QueueState, jobs};
 use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
 use utoipa::IntoParams;
@@ -30,6 +30,17 @@ use super::{builtin_types, view};
 pub(super) async fn get_job(Call { app, caller, path }: Call<JobPath>) -> Result<Shown<Job>> {
     let job = find(&app, &caller, &path.job_type, &path.id).await?;
     job.map(Shown).ok_or_else(|| V1Error::no_job(&path.job_type, &path.id))
+}
+
+/// The row of a job, if the caller may read it.
+pub(super) async fn visible(
+    app: &App,
+    caller: &Caller,
+    tx: &Transaction,
+    JobPath { job_type, id }: &JobPath,
+) -> Result<QueueJob> {
+    let job = caller.sees(jobs::get(tx, &app.keys, job_type, id).await?);
+    job.ok_or_else(|| V1Error::no_job(job_type, id))
 }
 
 /// The job, if it exists and the caller may read it.
@@ -78,9 +89,7 @@ pub(super) async fn wait_for_job(
     loop {
         let tx = app.store.begin().await?;
         let seen = tx.get(&key).await?;
-        let Some(job) = caller.sees(jobs::get(&tx, &app.keys, &path.job_type, &path.id).await?) else {
-            return Err(V1Error::no_job(&path.job_type, &path.id));
-        };
+        let job = visible(&app, &caller, &tx, &path).await?;
         let finished = job.state().is_final();
         if finished || over {
             let job = view::job(&app, &tx, job).await?;
@@ -123,21 +132,17 @@ pub async fn cancel(app: &App, caller: &Caller, path: &JobPath) -> Result<Cancel
     let now_us = app.now_us();
     let cancelled = app.store.transact(|tx| async move {
         let (keys, JobPath { job_type, id }) = (&app.keys, path);
-        let job = changeable(caller, jobs::get(&tx, keys, job_type, id).await?, path)?;
+        let job = changeable(app, caller, &tx, path).await?;
         builtin_types::check_stoppable(&job)?;
         jobs::cancel(&tx, keys, job_type, id, now_us).await?;
-        Ok::<_, V1Error>(Cancelled { state: state_of(app, &tx, path).await? })
+        Ok::<_, V1Error>(Cancelled { state: state_of(app, caller, &tx, path).await? })
     });
     cancelled.await
 }
 
 /// The job, if the caller may change it.
-fn changeable(
-    caller: &Caller,
-    job: Option<turnwise_queue::Job>,
-    JobPath { job_type, id }: &JobPath,
-) -> Result<turnwise_queue::Job> {
-    let job = caller.sees(job).ok_or_else(|| V1Error::no_job(job_type, id))?;
+async fn changeable(app: &App, caller: &Caller, tx: &Transaction, path: &JobPath) -> Result<QueueJob> {
+    let job = visible(app, caller, tx, path).await?;
     match caller.writes(&job.tenant) {
         true => Ok(job),
         false => Err(V1Error::read_only(&job.tenant)),
@@ -147,11 +152,11 @@ fn changeable(
 /// A job's state, including the changes of this transaction.
 async fn state_of(
     app: &App,
+    caller: &Caller,
     tx: &Transaction,
-    JobPath { job_type, id }: &JobPath,
+    path: &JobPath,
 ) -> Result<turnwise_protocol::State> {
-    let job = jobs::get(tx, &app.keys, job_type, id).await?;
-    Ok(view::state(&job.ok_or_else(|| V1Error::no_job(job_type, id))?))
+    Ok(view::state(&visible(app, caller, tx, path).await?))
 }
 
 /// Retry a job
@@ -182,7 +187,7 @@ pub async fn retry(app: &App, caller: &Caller, path: &JobPath) -> Result<Retried
     let now_us = app.now_us();
     let retried = app.store.transact(|tx| async move {
         let JobPath { job_type, id } = path;
-        let job = changeable(caller, jobs::get(&tx, &app.keys, job_type, id).await?, path)?;
+        let job = changeable(app, caller, &tx, path).await?;
         let retried = match job.state() {
             QueueState::Failed | QueueState::Cancelled => {
                 builtin_types::check_rerunnable(caller, job_type)?;
@@ -192,7 +197,7 @@ pub async fn retry(app: &App, caller: &Caller, path: &JobPath) -> Result<Retried
             _ if job.paused().is_some() || job.limited().is_some() => jobs::Retried::Not(job.state()),
             _ => jobs::retry(&tx, &app.keys, job_type, id, now_us).await?,
         };
-        let state = state_of(app, &tx, path).await?;
+        let state = state_of(app, caller, &tx, path).await?;
         Ok::<_, V1Error>(Retried { retried: retried == jobs::Retried::Now, state })
     });
     retried.await
@@ -219,11 +224,11 @@ pub async fn prioritize(app: &App, caller: &Caller, path: &JobPath, priority: i3
     let class = class_of(priority).map_err(|problem| V1Error::bad(problem, "the default is 0"))?;
     let set = app.store.transact(|tx| async move {
         let JobPath { job_type, id } = path;
-        changeable(caller, jobs::get(&tx, &app.keys, job_type, id).await?, path)?;
+        changeable(app, caller, &tx, path).await?;
         match jobs::set_class(&tx, &app.keys, job_type, id, class).await {
             Ok(classed) => {
                 let changed = matches!(classed, jobs::Classed::Set(_));
-                Ok(Prioritized { changed, state: state_of(app, &tx, path).await? })
+                Ok(Prioritized { changed, state: state_of(app, caller, &tx, path).await? })
             }
             Err(turnwise_queue::Error::NotFound) => Err(V1Error::no_job(job_type, id)),
             Err(error) => Err(error.into()),
@@ -257,7 +262,7 @@ pub(super) async fn remove_job(
 pub async fn remove(app: &App, caller: &Caller, path: &JobPath) -> Result<Removed> {
     let removed = app.store.transact(|tx| async move {
         let (keys, JobPath { job_type, id }) = (&app.keys, path);
-        let job = changeable(caller, jobs::get(&tx, keys, job_type, id).await?, path)?;
+        let job = changeable(app, caller, &tx, path).await?;
         builtin_types::check_stoppable(&job)?;
         jobs::remove(&tx, keys, job_type, id).await?;
         Ok::<_, V1Error>(!job.state().is_claimed())

@@ -96,9 +96,7 @@ pub struct Cursor {
 impl Cursor {
     /// Parses the parameter `after`.
     pub fn parse(text: &str) -> Result<Cursor> {
-        let wrong = || {
-            V1Error::bad("after: must be the `next` of a page", "leave it out to begin with the first page")
-        };
+        let wrong = position_text::wrong;
         let (job_type, id) = text.split_once('/').ok_or_else(wrong)?;
         let job_type = percent_decode_str(job_type).decode_utf8().map_err(|_| wrong())?.into_owned();
         // The name itself is not checked: workers in this process may use types that clients cannot.

@@ -131,9 +131,7 @@ fn text(behind: &Behind) -> String {
 }
 
 fn parse(text: &str) -> Result<Behind> {
-    let wrong =
-        || V1Error::bad("after: must be the `next` of a page", "leave it out to begin with the first page");
-    parts(text).ok_or_else(wrong)
+    parts(text).ok_or_else(position_text::wrong)
 }
 
 fn parts(text: &str) -> Option<Behind> {

@@ -9,7 +9,7 @@ use utoipa::IntoParams;
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Call, Names, Shown};
+use super::extract::{Call, Names, Shown, WorkerPath};
 use super::members;
 use super::responses::{BadBody, Common};
 
@@ -18,18 +18,10 @@ const TYPES_BATCH: usize = 100;
 /// Longest name of a node, in bytes.
 const MAX_NODE_BYTES: usize = 512;
 
-/// `/{type}/{worker}`, also of workers inside servers.
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct AnyWorkerPath {
-    /// The job type that the worker is registered for.
-    #[serde(rename = "type")]
-    #[param(value_type = names::JobType)]
-    job_type: String,
-    /// The worker's id.
-    #[param(value_type = names::WorkerId)]
-    worker: String,
-}
+/// A [`WorkerPath`] also of workers inside servers, which the sender need not be.
+#[derive(Deserialize)]
+#[serde(transparent)]
+pub(super) struct AnyWorkerPath(WorkerPath);
 
 /// `/{node}`
 #[derive(Deserialize, IntoParams)]
@@ -42,8 +34,8 @@ pub(super) struct NodePath {
 
 impl Names for AnyWorkerPath {
     fn check(&self) -> Result<()> {
-        names::check_type(&self.job_type)?;
-        if names::is_worker_id(&self.worker) { Ok(()) } else { Err(unknown_worker()) }
+        names::check_type(&self.0.job_type)?;
+        if names::is_worker_id(&self.0.worker) { Ok(()) } else { Err(unknown_worker()) }
     }
 }
 
@@ -87,7 +79,7 @@ fn read(mode: Mode) -> rows::Mode {
 ///
 /// Once this has a response, a worker with the mode `quiet` or `drain` claims no job. The request may be repeated.
 #[utoipa::path(
-    put, path = "/workers/{type}/{worker}", tag = "workers", operation_id = "set_worker_mode", params(AnyWorkerPath),
+    put, path = "/workers/{type}/{worker}", tag = "workers", operation_id = "set_worker_mode", params(WorkerPath),
     request_body = SetMode,
     responses(
         (status = 200, body = Worker, description = "The worker has this mode."),
@@ -96,7 +88,7 @@ fn read(mode: Mode) -> rows::Mode {
     ),
 )]
 pub(super) async fn set_worker_mode(
-    Call { app, path, .. }: Call<AnyWorkerPath>,
+    Call { app, path: AnyWorkerPath(path), .. }: Call<AnyWorkerPath>,
     Json(SetMode { mode }): Json<SetMode>,
 ) -> Result<Shown<Worker>> {
     set(&app, &path.job_type, &path.worker, mode).await.map(Shown)

@@ -15,6 +15,7 @@ use utoipa::IntoParams;
 use super::app::App;
 use super::error::{Result, V1Error};
 use super::extract::{Call, JobPath, Names, Shown};
+use super::jobs::visible;
 use super::responses::{Common, NoJob};
 use super::view;
 
@@ -28,23 +29,20 @@ use super::view;
     responses((status = 200, body = Why, description = "The state of the job and the reason for it."), NoJob, Common),
 )]
 pub(super) async fn why_job(Call { app, caller, path }: Call<JobPath>) -> Result<Shown<Why>> {
-    let tx = app.store.begin().await?;
-    match caller.sees(jobs::get(&tx, &app.keys, &path.job_type, &path.id).await?) {
-        Some(job) => Ok(Shown(why(&app.explained.reader(&tx, &app.explained.rules()), &caller, job).await?)),
-        None => Err(V1Error::no_job(&path.job_type, &path.id)),
-    }
+    let (tx, rules) = (app.store.begin().await?, app.explained.rules());
+    let job = visible(&app, &caller, &tx, &path).await?;
+    Ok(Shown(why(&app.explained.reader(&tx, &rules), &caller, job).await?))
 }
 
 /// A job with the reason for its state and the jobs around it, from one snapshot.
 pub async fn explained(
     app: &App,
     caller: &Caller,
-    JobPath { job_type, id }: &JobPath,
+    path: &JobPath,
 ) -> Result<(turnwise_protocol::Job, Why, Graph)> {
     let (tx, rules) = (app.store.begin().await?, app.explained.rules());
     let reader = app.explained.reader(&tx, &rules);
-    let job = caller.sees(jobs::get(&tx, &app.keys, job_type, id).await?);
-    let job = job.ok_or_else(|| V1Error::no_job(job_type, id))?;
+    let job = visible(app, caller, &tx, path).await?;
     let around = graph::around(&reader, caller, &job).await?;
     let why = why(&reader, caller, job.clone()).await?;
     Ok((view::job(app, &tx, job).await?, why, around))

@@ -79,17 +79,12 @@ pub(super) fn check_range<T: PartialOrd + std::fmt::Display>(
     responses((status = 200, body = Pinged, description = "The worker is registered, and its heartbeat is recorded."), NoWorker, Membership, BadBody, Common),
 )]
 pub(super) async fn ping(Call { app, path, .. }: Call<WorkerPath>, _: NoBody) -> Result<Shown<Pinged>> {
-    match app.external.ping(&path.job_type, &path.worker).await {
-        Ok(pinged) => {
-            if pinged.mode == Mode::Drain {
-                // Its request for jobs gets none any more.
-                app.accepting.end_wait(&format!("{}/{}", path.job_type, path.worker));
-            }
-            Ok(Shown(Pinged { cancel: pinged.stop, mode: modes::shown(pinged.mode) }))
-        }
-        Err(QueueError::Halt) => Err(V1Error::expired()),
-        Err(error) => Err(error.into()),
+    let pinged = app.external.ping(&path.job_type, &path.worker).await.map_err(of_member)?;
+    if pinged.mode == Mode::Drain {
+        // Its request for jobs gets none any more.
+        app.accepting.end_wait(&format!("{}/{}", path.job_type, path.worker));
     }
+    Ok(Shown(Pinged { cancel: pinged.stop, mode: modes::shown(pinged.mode) }))
 }
 
 /// Request jobs
@@ -132,11 +127,8 @@ pub(super) async fn accept(
                 .await
         }
     });
-    let Given { jobs, mode } = match accepting.await.map_err(|error| V1Error::internal(&error))? {
-        Ok(given) => given,
-        Err(QueueError::Halt) => return Err(V1Error::expired()),
-        Err(error) => return Err(error.into()),
-    };
+    let accepted = accepting.await.map_err(|error| V1Error::internal(&error))?;
+    let Given { jobs, mode } = accepted.map_err(of_member)?;
     if jobs.is_empty() && ended.is_empty() && app.stop.is_cancelled() {
         return Err(V1Error::stopping());
     }
@@ -332,6 +324,14 @@ async fn end(
 
 fn end_state(job: Option<Job>) -> EndState {
     job.map_or(EndState::Removed, |job| view::state(&job).into())
+}
+
+/// The error of a request that is about no claim: who must halt is not registered.
+fn of_member(error: QueueError) -> V1Error {
+    match error {
+        QueueError::Halt => V1Error::expired(),
+        error => error.into(),
+    }
 }
 
 /// Whether the worker has lost only this claim, or its registration.

@@ -75,10 +75,7 @@ impl Pieces {
 
     /// Writes a row of a JSON array, as CouchDB does: one per line.
     pub async fn row<T: Serialize>(&mut self, row: &T) -> Result<(), Broken> {
-        let before = if self.rows > 0 { ",\n" } else { "" };
-        self.rows += 1;
-        self.text(before).await?;
-        self.line(row).await
+        self.after(",\n", row).await
     }
 
     /// Writes the rows of a batch.
@@ -91,10 +88,13 @@ impl Pieces {
 
     /// Writes an element of a JSON array, on the same line as the previous one.
     pub async fn element<T: Serialize>(&mut self, element: &T) -> Result<(), Broken> {
-        let before = if self.rows > 0 { "," } else { "" };
+        self.after(",", element).await
+    }
+
+    async fn after<T: Serialize>(&mut self, separator: &str, row: &T) -> Result<(), Broken> {
+        self.text(if self.rows > 0 { separator } else { "" }).await?;
         self.rows += 1;
-        self.text(before).await?;
-        self.line(element).await
+        self.line(row).await
     }
 
     /// Writes a value.
