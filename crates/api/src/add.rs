@@ -417,7 +417,7 @@ fn prepare(
     let class = request.priority.map(class_of).transpose().map_err(|problem| bad(&problem))?;
     let (options, locks) = (request.options.take(), request.locks.take());
     let states_options = options.is_some();
-    let in_catalogue = app.explained.catalogue.line(&request.job_type).is_some();
+    let in_catalogue = app.catalogue.line(&request.job_type).is_some();
     let states_locks = locks.is_some() || states_options && in_catalogue;
     let options = options.unwrap_or_else(|| RawValue::from_string("{}".to_owned()).expect("it is JSON"));
     // Options that the job keeps were checked when they were added.
@@ -448,7 +448,7 @@ fn prepare(
             .map_err(|problem| bad(&format!("after[{n}].{problem}")))?;
         after.push(view::awaited(job_type, one.id, &one.accepted, one.otherwise));
     }
-    let locks = locks.map(|locks| catalogue::stated(locks, &app.explained.catalogue)).transpose();
+    let locks = locks.map(|locks| catalogue::stated(locks, &app.catalogue)).transpose();
     let locks = locks.map_err(|problem| {
         V1Error::bad(
             place() + &problem.to_string(),
@@ -458,8 +458,7 @@ fn prepare(
     let job_type = request.job_type.clone();
     let mut job =
         turnwise_queue::NewJob { job_type, id, spec, options, class, not_before_us, order_us: None, after };
-    job.spec.locks =
-        locks.unwrap_or_else(|| catalogue::derived(&job, &app.explained.catalogue, &app.store.limits()));
+    job.spec.locks = locks.unwrap_or_else(|| catalogue::derived(&job, &app.catalogue, &app.store.limits()));
     // A job that is added again may keep the tenant that it has: this is checked later.
     if request.tenant.is_some() || request.if_exists == IfExists::Keep {
         check_tenant(caller, &job).map_err(|error| error.at(&place()))?;

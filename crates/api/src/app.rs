@@ -8,7 +8,7 @@ use turnwise_indexer::jobs::Indexing;
 use turnwise_store::StoreUrl;
 use turnwise_web::Web;
 use turnwise_web::pool::Pool;
-use turnwise_worker::{External, Spans};
+use turnwise_worker::Spans;
 
 use super::accepting::Accepting;
 use super::event_log::Events;
@@ -24,9 +24,7 @@ pub struct AppState {
     pub web: Web,
     /// The store's URL.
     pub store_url: StoreUrl,
-    /// Acts for external workers.
-    pub external: External,
-    /// Their heartbeat interval, and the timeout for missed heartbeats.
+    /// The heartbeat interval of external workers, and the timeout for missed heartbeats.
     pub health: Health,
     /// Their current requests for jobs.
     pub accepting: Accepting,

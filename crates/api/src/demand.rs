@@ -46,8 +46,8 @@ pub(super) async fn get_demand(
             "Correct the parameter, or leave it out.",
         ));
     }
-    let (tx, rules) = (app.store.begin().await?, app.explained.rules());
-    let reader = app.explained.reader(&tx, &rules);
+    let (tx, rules) = (app.store.begin().await?, app.rules());
+    let reader = app.reader(&tx, &rules);
     let snapshot = Snapshot::read(&reader, &job_type, Of::First).await?;
-    Ok(Shown(demand(&reader, &app.explained.demand, &snapshot, target_ms).await?))
+    Ok(Shown(demand(&reader, &app.demand, &snapshot, target_ms).await?))
 }

@@ -66,8 +66,8 @@ pub async fn tenants(app: &App, caller: &Caller, params: TenantsParams) -> Resul
     let mut snapshots = Vec::new();
     let after = after.filter(|_| order == TenantOrder::Name);
     let from = after.as_ref().map(|after| after.job_type.as_str());
-    let rules = app.explained.rules();
-    let reader = app.explained.reader(&tx, &rules);
+    let rules = app.rules();
+    let reader = app.reader(&tx, &rules);
     let (types, behind) = types_of(&reader, params.job_type.as_deref(), from).await?;
     // The position for the next page, if some types were not read.
     let mut partial = behind.is_some();
@@ -186,8 +186,8 @@ pub async fn next_jobs(app: &App, caller: &Caller, params: QueueParams) -> Resul
     let tx = app.store.begin().await?;
     let (mut summaries, mut rows) = (Vec::new(), Vec::new());
     let from = after.as_deref();
-    let rules = app.explained.rules();
-    let reader = app.explained.reader(&tx, &rules);
+    let rules = app.rules();
+    let reader = app.reader(&tx, &rules);
     let (types, next) = types_of(&reader, params.job_type.as_deref(), from).await?;
     for job_type in types {
         let snapshot = Snapshot::read(&reader, &job_type, Of::First).await?;

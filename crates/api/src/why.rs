@@ -29,9 +29,9 @@ use super::view;
     responses((status = 200, body = Why, description = "The state of the job and the reason for it."), NoJob, Common),
 )]
 pub(super) async fn why_job(Call { app, caller, path }: Call<JobPath>) -> Result<Shown<Why>> {
-    let (tx, rules) = (app.store.begin().await?, app.explained.rules());
+    let (tx, rules) = (app.store.begin().await?, app.rules());
     let job = visible(&app, &caller, &tx, &path).await?;
-    Ok(Shown(why(&app.explained.reader(&tx, &rules), &caller, job).await?))
+    Ok(Shown(why(&app.reader(&tx, &rules), &caller, job).await?))
 }
 
 /// A job with the reason for its state and the jobs around it, from one snapshot.
@@ -40,8 +40,8 @@ pub async fn explained(
     caller: &Caller,
     path: &JobPath,
 ) -> Result<(turnwise_protocol::Job, Why, Graph)> {
-    let (tx, rules) = (app.store.begin().await?, app.explained.rules());
-    let reader = app.explained.reader(&tx, &rules);
+    let (tx, rules) = (app.store.begin().await?, app.rules());
+    let reader = app.reader(&tx, &rules);
     let job = visible(app, caller, &tx, path).await?;
     let around = graph::around(&reader, caller, &job).await?;
     let why = why(&reader, caller, job.clone()).await?;
@@ -104,7 +104,7 @@ pub async fn document(app: &App, caller: &Caller, db: &str, id: &str) -> Result<
         None => None,
     };
     let job = match job {
-        Some(job) => Some(why(&app.explained.reader(&tx, &app.explained.rules()), caller, job).await?),
+        Some(job) => Some(why(&app.reader(&tx, &app.rules()), caller, job).await?),
         None => None,
     };
     let error = error_of(&status);

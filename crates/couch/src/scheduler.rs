@@ -102,8 +102,8 @@ pub async fn job(app: &App, call: &Call, id: &str) -> Result<Response, ApiError>
         Some(job) if is_scheduled(&call.caller, &job) => {
             let mut shown = shown_job(app, &tx, &mut Nodes::default(), &job).await?;
             // An extra, without which the response is whole.
-            let rules = app.explained.rules();
-            match turnwise_explain::waits(&app.explained.reader(&tx, &rules), &call.caller, &job).await {
+            let rules = app.rules();
+            match turnwise_explain::waits(&app.reader(&tx, &rules), &call.caller, &job).await {
                 Ok(Some((reason, sentence))) => {
                     shown["why"] = json!({ "reason": reason, "sentence": sentence });
                 }

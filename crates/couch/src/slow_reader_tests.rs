@@ -19,7 +19,6 @@ use turnwise_replicator::{Defaults, JOB_TYPE};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Runtime, Store, runtime};
 use turnwise_web::access::Identities;
-use turnwise_web::explained::Explained;
 use turnwise_worker::{External, ExternalOptions, Live};
 
 use super::app::Turns;
@@ -58,19 +57,14 @@ impl World {
         let indexing = Indexing::new(Default::default(), &Defaults::default(), &client).unwrap();
         let shared = Shared::new(store.clone(), keys.clone(), Config::default());
         let web = Arc::new(turnwise_web::Shared {
-            store: store.clone(),
-            keys: keys.clone(),
+            store,
+            keys,
             node: "node".into(),
             stop: CancellationToken::new(),
-            config: config.clone(),
-            explained: Explained {
-                store,
-                keys,
-                config,
-                external,
-                catalogue: Arc::default(),
-                demand: Default::default(),
-            },
+            config,
+            external,
+            catalogue: Arc::default(),
+            demand: Default::default(),
             identities,
             jwt: None,
             audit: None,

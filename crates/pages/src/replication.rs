@@ -112,8 +112,8 @@ async fn find(visit: &Visit, which: &Which) -> Result<Found> {
             let tx = app.store.begin().await?;
             let job = jobs::get(&tx, &app.keys, JOB_TYPE, id).await?;
             let job = job.filter(|job| is_scheduled(caller, job)).ok_or_else(missing)?;
-            let rules = app.explained.rules();
-            let why = turnwise_explain::waits(&app.explained.reader(&tx, &rules), caller, &job).await?;
+            let rules = app.rules();
+            let why = turnwise_explain::waits(&app.reader(&tx, &rules), caller, &job).await?;
             let active = jobs::active_report(&tx, &app.keys, &job).await?.and_then(|active| active.info);
             let info = active.or_else(|| job.info.clone());
             let node = Nodes::default().of_job(&tx, &app.keys, &job).await?;

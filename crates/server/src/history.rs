@@ -154,8 +154,8 @@ fn since(now: &Work, before: Option<&Work>) -> Work {
 /// The state of the store now, by job type.
 async fn state(web: &Web) -> Result<BTreeMap<String, State>, String> {
     let mut states = BTreeMap::new();
-    for job_type in web.explained.types().await.map_err(text)? {
-        let of_type = web.explained.of_type(&job_type).await.map_err(text)?;
+    for job_type in web.types().await.map_err(text)? {
+        let of_type = web.of_type(&job_type).await.map_err(text)?;
         let tx = web.store.begin().await.map_err(text)?;
         let counts = counts::of_type(&tx, &web.keys, &job_type).await.map_err(text)?;
         #[allow(clippy::cast_precision_loss, reason = "a measure, of numbers far below 2^53")]

@@ -77,11 +77,8 @@ impl Scaling {
     /// Gives the worker its part of the wanted slots. Returns a watch of the type's wake key.
     async fn follow(&self, bounds: Bounds, config: &Config) -> Result<Watch, String> {
         let Scaling { web, job_type, tunables, .. } = self;
-        let seen = web
-            .explained
-            .wanted(job_type, config.workers.drain_target)
-            .await
-            .map_err(|error| error.to_string())?;
+        let seen = web.wanted(job_type, config.workers.drain_target).await;
+        let seen = seen.map_err(|error| error.to_string())?;
         if let Some(slots) = own_part(seen.wanted_slots, &seen.workers, &web.node) {
             tunables.update(|now| match now.bounds == Some(bounds) {
                 true => Tunables { max_jobs: slots.clamp(bounds.least, bounds.most), ..now.clone() },

@@ -13,7 +13,7 @@ pub mod counted;
 pub mod cross_site;
 pub mod encoding;
 pub mod error;
-pub mod explained;
+mod explained;
 mod heads;
 mod linger;
 pub mod listener;

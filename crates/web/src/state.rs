@@ -5,13 +5,14 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::response::Response;
 use tokio_util::sync::CancellationToken;
+use turnwise_catalogue::Catalogue;
 use turnwise_config::Config;
+use turnwise_explain::demand::Trackers;
 use turnwise_queue::Keyspace;
 use turnwise_store::Store;
-use turnwise_worker::Live;
+use turnwise_worker::{External, Live};
 
 use super::access::{Audit, Identities, Jwt, Pace};
-use super::explained::Explained;
 use super::names::{Names, is_page, is_v1};
 use super::room::Room;
 use super::v1_error::V1Error;
@@ -31,8 +32,12 @@ pub struct Shared {
     pub stop: CancellationToken,
     /// The current configuration.
     pub config: Live<Arc<Config>>,
-    /// What explains jobs, tenants and types.
-    pub explained: Explained,
+    /// Acts for external workers: it has the rules of the queue that apply now.
+    pub external: External,
+    /// Derives the locks of jobs that declare none.
+    pub catalogue: Arc<Catalogue>,
+    /// The demand for slots, as far as this node was asked.
+    pub demand: Trackers,
     /// Who may use the server.
     pub identities: Identities,
     /// The keys of JSON Web Tokens, if they are accepted.

@@ -20,7 +20,6 @@ use turnwise_queue::timestamp;
 use turnwise_telemetry::ThrottledLog;
 
 use super::audit::{Audited, is_audited};
-use super::identities::Unchecked;
 use super::long_requests::LongRequest;
 use super::rights::Right;
 use super::{Budget, Caller, How, Identities, rights};
@@ -298,23 +297,6 @@ async fn check_password(
                 tracing::info!(address = %peer.address, left_out, "a login with a wrong name or password");
             }
             Err(wrong_password())
-        }
-    }
-}
-
-impl From<Unchecked> for V1Error {
-    fn from(unchecked: Unchecked) -> Self {
-        match unchecked {
-            Unchecked::Wait(wait) => {
-                let reason = "too many wrong passwords: this one was not checked";
-                let hint = "try again later; the header Retry-After has the time in s";
-                V1Error::too_many(reason, hint).retry_after(wait)
-            }
-            Unchecked::Busy => {
-                let hint = "try again; tokens and sessions are checked faster than passwords";
-                V1Error::unavailable("too many logins at the same time", hint)
-            }
-            Unchecked::Store(error) => error.into(),
         }
     }
 }

@@ -18,6 +18,7 @@ use turnwise_queue::Keyspace;
 use turnwise_store::{Error as StoreError, Isolation, Store, Watch};
 
 use super::Attempts;
+use crate::v1_error::V1Error;
 
 /// Without a change, the versionstamp is read again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -76,21 +77,10 @@ impl Cache {
     }
 }
 
-/// Why a password cannot be checked now.
-#[derive(Debug)]
-pub enum Unchecked {
-    /// Too many wrong ones: the time until the next attempt.
-    Wait(Duration),
-    /// Too many at the same time.
-    Busy,
-    /// The store does not answer.
-    Store(StoreError),
-}
-
-impl From<StoreError> for Unchecked {
-    fn from(error: StoreError) -> Self {
-        Unchecked::Store(error)
-    }
+/// Too many passwords are checked at the same time.
+fn busy() -> V1Error {
+    let hint = "try again; tokens and sessions are checked faster than passwords";
+    V1Error::unavailable("too many logins at the same time", hint)
 }
 
 impl Identities {
@@ -325,7 +315,7 @@ impl Identities {
         peer: std::net::IpAddr,
         name: &str,
         password: &str,
-    ) -> Result<Option<Arc<User>>, Unchecked> {
+    ) -> Result<Option<Arc<User>>, V1Error> {
         if name.len() > MAX_NAME_BYTES {
             return Ok(None);
         }
@@ -351,7 +341,7 @@ impl Identities {
             }
             is_right
         };
-        let is_right = tokio::task::spawn_blocking(checking).await.map_err(|_| Unchecked::Busy)?;
+        let is_right = tokio::task::spawn_blocking(checking).await.map_err(|_| busy())?;
         let Some(user) = user.filter(|_| is_right) else { return Ok(None) };
         if let Some(memory) = memory {
             let mut cache = self.cache_mut();
@@ -363,25 +353,29 @@ impl Identities {
         Ok(Some(user))
     }
 
-    fn check_wait(&self, peer: std::net::IpAddr, name: &str) -> Result<(), Unchecked> {
+    fn check_wait(&self, peer: std::net::IpAddr, name: &str) -> Result<(), V1Error> {
         let wait = self.0.attempts.wait(peer, name, std::time::Instant::now());
-        wait.map_or(Ok(()), |wait| Err(Unchecked::Wait(wait)))
+        wait.map_or(Ok(()), |wait| {
+            let reason = "too many wrong passwords: this one was not checked";
+            let hint = "try again later; the header Retry-After has the time in s";
+            Err(V1Error::too_many(reason, hint).retry_after(wait))
+        })
     }
 
     /// Hashes a new password.
-    pub async fn hash(&self, password: Password) -> Result<PasswordHash, Unchecked> {
+    pub async fn hash(&self, password: Password) -> Result<PasswordHash, V1Error> {
         let room = self.room().await?;
         let hashing = move || {
             let _room = room;
             password.hash()
         };
-        tokio::task::spawn_blocking(hashing).await.map_err(|_| Unchecked::Busy)
+        tokio::task::spawn_blocking(hashing).await.map_err(|_| busy())
     }
 
     /// Waits until a password may be hashed. Move the permit into the work: a request may end before its work does.
-    async fn room(&self) -> Result<OwnedSemaphorePermit, Unchecked> {
-        let _waits = self.0.waiting.try_acquire().map_err(|_| Unchecked::Busy)?;
-        self.0.hashing.clone().acquire_owned().await.map_err(|_| Unchecked::Busy)
+    async fn room(&self) -> Result<OwnedSemaphorePermit, V1Error> {
+        let _waits = self.0.waiting.try_acquire().map_err(|_| busy())?;
+        self.0.hashing.clone().acquire_owned().await.map_err(|_| busy())
     }
 
     /// What is remembered of a right password. It is of no use without this process's key, and for another hash.

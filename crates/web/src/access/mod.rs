@@ -25,6 +25,6 @@ pub use attempts::network;
 pub use audit::{Audit, Entry as AuditEntry};
 pub use authenticate::{LoggedIn, Peer, authenticate, expired_cookie, login};
 pub use caller::{Caller, How, Who, shown_owner};
-pub use identities::{Identities, Unchecked};
+pub use identities::Identities;
 pub use jwt::Jwt;
 pub use pace::{Budget, LOOKUPS_PER_SECOND, Pace, REFUSED_WORKERS_PER_SECOND, pings_per_second};
