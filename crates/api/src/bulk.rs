@@ -23,7 +23,7 @@ use super::add::class_of;
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Call, Names, Params, Shown};
+use super::extract::{Call, Params, Shown, check_short, path_with_name};
 use super::list::{SEARCH_TIME, check_limit, default_limit};
 use super::responses::{BadBody, Common};
 use super::{builtin_types, view};
@@ -66,23 +66,12 @@ impl Gate for CallerGate {
     }
 }
 
-/// `/{bulk}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct BulkPath {
+path_with_name! {
+    /// `/{bulk}`
+    BulkPath(|id: &str| check_short("bulk: the id", id, MAX_BULK_ID_BYTES)):
     /// The operation's id, percent-encoded: at most 128 bytes.
     #[param(min_length = 1, max_length = 128, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
-    bulk: String,
-}
-
-impl Names for BulkPath {
-    fn check(&self) -> Result<()> {
-        if self.bulk.len() > MAX_BULK_ID_BYTES {
-            let problem = format!("bulk: the id has more than {MAX_BULK_ID_BYTES} bytes");
-            return Err(V1Error::bad(problem, "choose a shorter id"));
-        }
-        Ok(names::check_id(&self.bulk)?)
-    }
+    bulk
 }
 
 fn no_bulk(id: &str) -> V1Error {
@@ -208,7 +197,7 @@ pub async fn begin(app: &App, caller: &Caller, id: String, put: PutBulk) -> Resu
         action,
         condition: put.condition,
         by: caller.owner(),
-        scopes: caller.scopes().map(turnwise_identity::Scopes::texts).unwrap_or_default(),
+        scopes: caller.scopes().texts(),
         node: app.node.to_string(),
         by_operator: caller.operates(),
     };

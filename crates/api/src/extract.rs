@@ -20,14 +20,33 @@ use super::error::{Result, V1Error};
 const MAX_MISTAKE_BYTES: usize = 300;
 pub(super) const SEE_OPENAPI: &str = "GET /v1/openapi.json describes what this request may contain";
 
-/// `/{type}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct TypePath {
+/// Defines a path with one name, and the function that checks the name.
+macro_rules! path_with_name {
+    ($(#[$path_doc:meta])* $path:ident($check:expr): $(#[$name_attribute:meta])* $name:ident) => {
+        $(#[$path_doc])*
+        #[derive(serde::Deserialize, utoipa::IntoParams)]
+        #[into_params(parameter_in = Path)]
+        pub(super) struct $path {
+            $(#[$name_attribute])*
+            pub $name: String,
+        }
+
+        impl $crate::extract::Names for $path {
+            fn check(&self) -> $crate::error::Result<()> {
+                $check(&self.$name).map_err(Into::into)
+            }
+        }
+    };
+}
+pub(super) use path_with_name;
+
+path_with_name! {
+    /// `/{type}`
+    TypePath(names::check_type):
     /// The job type.
     #[serde(rename = "type")]
     #[param(value_type = names::JobType)]
-    pub job_type: String,
+    job_type
 }
 
 /// `/{type}/{id}`
@@ -86,12 +105,6 @@ pub(super) trait Names: DeserializeOwned + Send {
 impl Names for () {
     fn check(&self) -> Result<()> {
         Ok(())
-    }
-}
-
-impl Names for TypePath {
-    fn check(&self) -> Result<()> {
-        Ok(names::check_type(&self.job_type)?)
     }
 }
 
@@ -184,6 +197,14 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
             }
         }
     }
+}
+
+/// Checks an id with a bound of its own. `what` is the member, and what has the bound.
+pub(super) fn check_short(what: &str, id: &str, most: usize) -> Result<()> {
+    if id.len() > most {
+        return Err(V1Error::bad(format!("{what} has more than {most} bytes"), "choose a shorter one"));
+    }
+    Ok(names::check_id(id)?)
 }
 
 /// Checks a name, if it is stated.

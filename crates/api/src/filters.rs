@@ -1,42 +1,28 @@
 //! `/v1/filters`: rules that decide which waiting jobs may start.
 
-use serde::Deserialize;
 use turnwise_policy::eligibility::filters::{Action, Filters as Ordered, Rule};
 use turnwise_protocol::{
     Action as ApiAction, Filter, Filters, MAX_FILTER_NAME_BYTES, MAX_TIME_US, PutFilter, RemovedFilter, names,
 };
 use turnwise_queue::filters as rows;
-use utoipa::IntoParams;
 
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Call, Names, Shown};
+use super::extract::{Call, Shown, check_short, path_with_name};
 use super::responses::{BadBody, Common};
 
-/// `/{filter}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct FilterPath {
+path_with_name! {
+    /// `/{filter}`
+    FilterPath(check_name):
     /// The filter's name, percent-encoded.
     #[param(value_type = names::Name)]
-    filter: String,
-}
-
-impl Names for FilterPath {
-    fn check(&self) -> Result<()> {
-        check_name(&self.filter)
-    }
+    filter
 }
 
 /// Checks the name of a filter.
 pub fn check_name(filter: &str) -> Result<()> {
-    if filter.len() > MAX_FILTER_NAME_BYTES {
-        let problem = format!("filter: its name has more than {MAX_FILTER_NAME_BYTES} bytes");
-        return Err(V1Error::bad(problem, "choose a shorter name"));
-    }
-    names::check_id(filter)?;
-    Ok(())
+    check_short("filter: its name", filter, MAX_FILTER_NAME_BYTES)
 }
 
 fn no_filter(id: &str) -> V1Error {

@@ -8,33 +8,21 @@ use turnwise_protocol::fleets::{
 };
 use turnwise_protocol::{Fleet, FleetType, Fleets, PutFleet, RemovedFleet, names};
 use turnwise_queue::fleets::{self as rows, Report};
-use utoipa::IntoParams;
 
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
 use super::event_log::us;
-use super::extract::{Call, Names, Shown};
+use super::extract::{Call, Shown, check_short, path_with_name};
 use super::responses::{BadBody, Common};
 use super::workers::check_range;
 
-/// `/{name}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct FleetPath {
+path_with_name! {
+    /// `/{name}`
+    FleetPath(|name: &str| check_short("name: it", name, MAX_FLEET_NAME_BYTES)):
     /// The fleet's name, percent-encoded: at most 64 bytes.
     #[param(min_length = 1, max_length = 64, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
-    name: String,
-}
-
-impl Names for FleetPath {
-    fn check(&self) -> Result<()> {
-        if self.name.len() > MAX_FLEET_NAME_BYTES {
-            let problem = format!("name: has more than {MAX_FLEET_NAME_BYTES} bytes");
-            return Err(V1Error::bad(problem, "choose a shorter name"));
-        }
-        Ok(names::check_id(&self.name)?)
-    }
+    name
 }
 
 /// Largest count of a report: the largest number that the format of the description has.

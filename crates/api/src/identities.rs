@@ -14,39 +14,25 @@ use utoipa::IntoParams;
 use super::app::App;
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
-use super::extract::{Call, Names, Params, Shown};
+use super::extract::{Call, Params, Shown, path_with_name};
 use super::list::{check_limit, default_limit};
 use super::responses::{BadBody, Common};
 use super::tokens::{made_token, new_token, shown_token, shown_user};
 
-/// `/{name}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct UserPath {
+path_with_name! {
+    /// `/{name}`
+    UserPath(|name: &str| check_length("name", name)):
     /// The user's name, percent-encoded.
     #[param(min_length = 1, max_length = 128, pattern = r"^[^:\u0000-\u001f\u007f-\u009f]+$")]
-    name: String,
+    name
 }
 
-/// `/{id}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct TokenPath {
+path_with_name! {
+    /// `/{id}`
+    TokenPath(|id: &str| check_length("id", id)):
     /// The token's id.
     #[param(min_length = 12, max_length = 12, pattern = r"^[0-9a-f]{12}$")]
-    id: String,
-}
-
-impl Names for UserPath {
-    fn check(&self) -> Result<()> {
-        check_length("name", &self.name)
-    }
-}
-
-impl Names for TokenPath {
-    fn check(&self) -> Result<()> {
-        check_length("id", &self.id)
-    }
+    id
 }
 
 fn check_length(what: &str, text: &str) -> Result<()> {
@@ -86,8 +72,8 @@ impl PageParams {
     responses((status = 200, body = Me, description = "The sender of this request."), Common),
 )]
 pub(super) async fn get_me(Call { caller, .. }: Call) -> Result<Shown<Me>> {
-    let scopes = caller.scopes().map(Scopes::texts).unwrap_or_default();
-    Ok(Shown(Me { open: *caller.who() == Who::Everyone, identity: caller.name(), scopes }))
+    let open = *caller.who() == Who::Everyone;
+    Ok(Shown(Me { open, identity: caller.name(), scopes: caller.scopes().texts() }))
 }
 
 /// Add a user

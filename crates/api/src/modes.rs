@@ -4,12 +4,11 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use turnwise_protocol::{ChangedNode, Error, Mode, SetMode, Worker, codes, names};
 use turnwise_queue::{modes as rows, nodes, workers};
-use utoipa::IntoParams;
 
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Call, Names, Shown, WorkerPath};
+use super::extract::{Call, Names, Shown, WorkerPath, path_with_name};
 use super::members;
 use super::responses::{BadBody, Common};
 
@@ -23,13 +22,12 @@ const MAX_NODE_BYTES: usize = 512;
 #[serde(transparent)]
 pub(super) struct AnyWorkerPath(WorkerPath);
 
-/// `/{node}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct NodePath {
+path_with_name! {
+    /// `/{node}`
+    NodePath(check_node):
     /// The node's name, percent-encoded.
     #[param(min_length = 1, max_length = 512)]
-    node: String,
+    node
 }
 
 impl Names for AnyWorkerPath {
@@ -39,10 +37,8 @@ impl Names for AnyWorkerPath {
     }
 }
 
-impl Names for NodePath {
-    fn check(&self) -> Result<()> {
-        if (1..=MAX_NODE_BYTES).contains(&self.node.len()) { Ok(()) } else { Err(unknown_node()) }
-    }
+fn check_node(node: &str) -> Result<()> {
+    if (1..=MAX_NODE_BYTES).contains(&node.len()) { Ok(()) } else { Err(unknown_node()) }
 }
 
 fn unknown_worker() -> V1Error {

@@ -1,6 +1,5 @@
 //! `/v1/webhooks`: events that the server sends to URLs. The server sends them.
 
-use serde::Deserialize;
 use turnwise_identity::OPERATORS_TENANT;
 use turnwise_protocol::webhooks::{
     MAX_WEBHOOK_SECRET_BYTES, MAX_WEBHOOK_URL_BYTES, MIN_WEBHOOK_SECRET_BYTES, check_webhook_id,
@@ -11,29 +10,21 @@ use turnwise_queue::events::Filter;
 use turnwise_queue::webhooks::{self as rows, Progress, Secret};
 use turnwise_web::access::{Caller, Who, shown_owner};
 use url::Url;
-use utoipa::IntoParams;
 
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Call, Names, Shown, check_stated};
+use super::extract::{Call, Shown, check_stated, path_with_name};
 use super::responses::{BadBody, Common};
 use super::sight::{Waiting, waiting};
 use super::stream;
 
-/// `/{webhook}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct WebhookPath {
+path_with_name! {
+    /// `/{webhook}`
+    WebhookPath(check_webhook_id):
     /// The webhook's id.
     #[param(min_length = 1, max_length = 64, pattern = r"^(?!\.{1,2}$)[A-Za-z0-9_.-]+$")]
-    webhook: String,
-}
-
-impl Names for WebhookPath {
-    fn check(&self) -> Result<()> {
-        Ok(check_webhook_id(&self.webhook)?)
-    }
+    webhook
 }
 
 fn no_webhook(id: &str) -> V1Error {
@@ -285,7 +276,7 @@ impl Wanted {
             job_tenant: tenant_of(caller, job_tenant.as_deref(), before, &filter)?,
             filter,
             by: caller.owner(),
-            scopes: caller.scopes().map(turnwise_identity::Scopes::texts).unwrap_or_default(),
+            scopes: caller.scopes().texts(),
             by_operator: caller.operates(),
             enabled,
             disabled_because: None,

@@ -53,8 +53,7 @@ fn current(caller: &Caller) -> Value {
 }
 
 /// The scopes as roles. Clients of CouchDB look for `_admin`, and for `_metrics`.
-fn roles(scopes: Option<&Scopes>) -> Vec<String> {
-    let Some(scopes) = scopes else { return Vec::new() };
+fn roles(scopes: &Scopes) -> Vec<String> {
     let admin = scopes.administer().then(|| "_admin".to_owned());
     let others = scopes.texts().into_iter().filter(|scope| scope != "admin");
     let others = others.map(|scope| if scope == "metrics" { "_metrics".to_owned() } else { scope });

@@ -77,7 +77,7 @@ impl Jwt {
         validation.leeway = LEEWAY_S;
         let claims = decode::<Map<String, Value>>(token, key, &validation).ok()?.claims;
         let name = claims.get("sub").and_then(Value::as_str).filter(|name| is_name(name))?;
-        Some(Caller::jwt(name, scopes(&claims, &self.roles)))
+        Some(Caller::jwt(name, scopes(&claims, &self.roles).unwrap_or_default()))
     }
 }
 

@@ -5,7 +5,7 @@
 use axum::http::Method;
 use turnwise_identity::Scopes;
 
-use super::Caller;
+use super::{Caller, Who};
 use crate::v1_error::V1Error;
 
 /// What a request needs to be handled at all.
@@ -147,14 +147,14 @@ impl Right {
 
     /// Refuses a caller without this right.
     pub fn check(self, caller: &Caller) -> Result<(), V1Error> {
-        match caller.scopes() {
+        match caller.who() {
             _ if self == Anyone => Ok(()),
-            None => Err(V1Error::unauthorized(
+            Who::Nobody => Err(V1Error::unauthorized(
                 "this request needs credentials, and has none",
                 "send Authorization: Bearer with a token, or Basic with a name and a password",
             )),
-            Some(scopes) if self.is_of(scopes) => Ok(()),
-            Some(_) => Err(V1Error::forbidden(
+            _ if self.is_of(caller.scopes()) => Ok(()),
+            _ => Err(V1Error::forbidden(
                 format!("this identity may not do this: it needs {}", self.needed()),
                 "use another identity, or ask an administrator for the scope",
             )),
