@@ -24,8 +24,6 @@ pub struct AppState {
     pub web: Web,
     /// The store's URL.
     pub store_url: StoreUrl,
-    /// The heartbeat interval of external workers, and the timeout for missed heartbeats.
-    pub health: Health,
     /// Their current requests for jobs.
     pub accepting: Accepting,
     /// Who has registered external workers.
@@ -42,15 +40,6 @@ pub struct AppState {
     pub events: Events,
     /// Where the spans of traced jobs go.
     pub spans: Spans,
-}
-
-/// See [`AppState::health`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Health {
-    /// How often a worker sends a heartbeat.
-    pub interval: Duration,
-    /// How long one may be missing.
-    pub timeout: Duration,
 }
 
 impl Deref for AppState {

@@ -4,7 +4,8 @@ use serde::Deserialize;
 use turnwise_explain::job_counts;
 use turnwise_protocol::{CountBy, CountPage, CountedJobs, names};
 use turnwise_queue::counts::{self, Counted, Counts};
-use turnwise_queue::jobs;
+use turnwise_queue::{Keyspace, jobs};
+use turnwise_store::Transaction;
 use utoipa::IntoParams;
 
 use super::error::{Result, V1Error};
@@ -14,7 +15,7 @@ use super::position_text;
 use super::responses::Common;
 
 /// Types and tenants per read.
-const BATCH: usize = 1_000;
+pub(super) const BATCH: usize = 1_000;
 /// Most types and tenants that one response reads.
 const MAX_READ: usize = 200_000;
 
@@ -96,13 +97,7 @@ pub(super) async fn count_jobs(
         let (mut read, mut position) = (0, after.map(|after| (after.job_type, after.id)));
         'rows: while read < MAX_READ {
             let from = position.as_ref().map(|(job_type, tenant)| (job_type.as_str(), tenant.as_str()));
-            let rows = match &params.job_type {
-                Some(job_type) => {
-                    let from = from.map(|(_, tenant)| tenant);
-                    counts::list_of_type(&tx, &app.keys, job_type, from, BATCH).await?
-                }
-                None => counts::list(&tx, &app.keys, from, BATCH).await?,
-            };
+            let rows = counted(&tx, &app.keys, params.job_type.as_deref(), from).await?;
             let is_last = rows.len() < BATCH;
             read += rows.len();
             for row in rows {
@@ -127,6 +122,19 @@ pub(super) async fn count_jobs(
         jobs: job_counts(&of.counts),
     });
     Ok(Shown(CountPage { counts: counts.collect(), next }))
+}
+
+/// The next [`BATCH`] counts, of all types or of one.
+pub(super) async fn counted(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: Option<&str>,
+    after: Option<(&str, &str)>,
+) -> turnwise_queue::Result<Vec<Counted>> {
+    match job_type {
+        Some(one) => counts::list_of_type(tx, keys, one, after.map(|(_, tenant)| tenant), BATCH).await,
+        None => counts::list(tx, keys, after, BATCH).await,
+    }
 }
 
 struct Page {

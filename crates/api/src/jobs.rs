@@ -225,14 +225,9 @@ pub async fn prioritize(app: &App, caller: &Caller, path: &JobPath, priority: i3
     let set = app.store.transact(|tx| async move {
         let JobPath { job_type, id } = path;
         changeable(app, caller, &tx, path).await?;
-        match jobs::set_class(&tx, &app.keys, job_type, id, class).await {
-            Ok(classed) => {
-                let changed = matches!(classed, jobs::Classed::Set(_));
-                Ok(Prioritized { changed, state: state_of(app, caller, &tx, path).await? })
-            }
-            Err(turnwise_queue::Error::NotFound) => Err(V1Error::no_job(job_type, id)),
-            Err(error) => Err(error.into()),
-        }
+        let classed = jobs::set_class(&tx, &app.keys, job_type, id, class).await?;
+        let changed = matches!(classed, jobs::Classed::Set(_));
+        Ok::<_, V1Error>(Prioritized { changed, state: state_of(app, caller, &tx, path).await? })
     });
     set.await
 }

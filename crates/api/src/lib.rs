@@ -58,7 +58,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub use self::accepting::Accepting;
-pub use self::app::{App, AppState, Health};
+pub use self::app::{App, AppState};
 pub use self::bulk::CallerGate;
 pub use self::catalogue::read as read_catalogue;
 pub use self::error::V1Error;

@@ -9,7 +9,7 @@ use turnwise_protocol::{Failure, Failures, Jobs, names};
 use turnwise_queue::bulk::Gate as _;
 use turnwise_queue::listing::{Cursor, Listing, Order, Wanted};
 use turnwise_queue::selection::Selection;
-use turnwise_queue::{counts, failures, jobs as rows, reason_class};
+use turnwise_queue::{failures, jobs as rows, reason_class};
 use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
 use utoipa::IntoParams;
@@ -19,7 +19,7 @@ use super::error::{Result, V1Error};
 use super::extract::{Call, Params, Shown, check_stated};
 use super::list::{ListParams, Page, SEARCH_TIME};
 use super::responses::Common;
-use super::{CallerGate, position_text, view};
+use super::{CallerGate, counts, position_text, view};
 
 /// The most tenants of a caller that are looked up one by one.
 const MAX_TENANTS: usize = 100;
@@ -27,8 +27,6 @@ const MAX_TENANTS: usize = 100;
 const MAX_COUNTS: usize = 20_000;
 /// The most jobs that are tested against a condition for one page, in one transaction.
 const MAX_SEARCHED: usize = 2_000;
-/// Counts per read.
-const COUNTS: usize = 1_000;
 /// The most types whose failures are counted.
 const MAX_TYPES: usize = 100;
 /// The most classes of failures in a response.
@@ -131,15 +129,10 @@ async fn own_tenants(
     let mut tenants: BTreeSet<String> = BTreeSet::new();
     let mut after: Option<(String, String)> = None;
     let only = types.filter(|types| types.len() == 1).and_then(|types| types.first());
-    for _ in 0..MAX_COUNTS / COUNTS {
+    for _ in 0..MAX_COUNTS / counts::BATCH {
         let from = after.as_ref().map(|(job_type, tenant)| (job_type.as_str(), tenant.as_str()));
-        let rows = match only {
-            Some(only) => {
-                counts::list_of_type(tx, &app.keys, only, from.map(|(_, tenant)| tenant), COUNTS).await?
-            }
-            None => counts::list(tx, &app.keys, from, COUNTS).await?,
-        };
-        let is_last = rows.len() < COUNTS;
+        let rows = counts::counted(tx, &app.keys, only.map(String::as_str), from).await?;
+        let is_last = rows.len() < counts::BATCH;
         after = rows.last().map(|last| (last.job_type.clone(), last.tenant.clone()));
         tenants.extend(rows.into_iter().map(|row| row.tenant).filter(|tenant| caller.reads(tenant)));
         if tenants.len() > MAX_TENANTS {

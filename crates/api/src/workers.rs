@@ -46,10 +46,11 @@ pub(super) async fn register(
     check_range("slots", slots, 1, MAX_SLOTS)?;
     quota::admit_worker(&app, &caller, &job_type).await?;
     let worker = app.external.register_by(&job_type, name.as_deref(), slots, caller.owner()).await?;
+    let config = app.config.get();
     let answer = Registered {
         worker: worker.id,
-        ping_interval_ms: ms(app.health.interval),
-        health_timeout_ms: ms(app.health.timeout),
+        ping_interval_ms: ms(config.workers.health_interval),
+        health_timeout_ms: ms(config.workers.health_timeout),
     };
     Ok((StatusCode::CREATED, Shown(answer)))
 }

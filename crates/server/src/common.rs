@@ -279,10 +279,6 @@ impl Common {
         let api = Arc::new(turnwise_api::AppState {
             web: web.clone(),
             store_url: url,
-            health: turnwise_api::Health {
-                interval: self.config.workers.health_interval,
-                timeout: self.config.workers.health_timeout,
-            },
             accepting: Default::default(),
             workers: Default::default(),
             commands,

@@ -6,6 +6,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Numbers by key. A key that has none is forgotten. Cheap to clone.
+#[derive(Clone)]
 pub struct Numbers<K>(Arc<Mutex<HashMap<K, u64>>>);
 
 /// What one holder adds to the number of a key, until it is dropped.
@@ -18,12 +19,6 @@ pub struct Counted<K: Eq + Hash + Clone> {
 impl<K> Default for Numbers<K> {
     fn default() -> Self {
         Numbers(Arc::default())
-    }
-}
-
-impl<K> Clone for Numbers<K> {
-    fn clone(&self) -> Self {
-        Numbers(self.0.clone())
     }
 }
 
