@@ -11,6 +11,7 @@ use super::body::Json;
 use super::error::{Result, V1Error};
 use super::extract::{Call, Shown, check_short, path_with_name};
 use super::responses::{BadBody, Common};
+use super::view::same;
 
 path_with_name! {
     /// `/{filter}`
@@ -32,13 +33,7 @@ fn no_filter(id: &str) -> V1Error {
 fn shown(rule: &Rule) -> Filter {
     Filter {
         id: rule.id.clone(),
-        action: match rule.action {
-            Action::Accept => ApiAction::Accept,
-            Action::Pause => ApiAction::Pause,
-            Action::Reject => ApiAction::Reject,
-            Action::Continue => ApiAction::Continue,
-            Action::Concurrency => ApiAction::Concurrency,
-        },
+        action: same!(rule.action, Action => ApiAction: Accept Pause Reject Continue Concurrency),
         limit: rule.limit,
         when: rule.when.clone(),
         priority: rule.priority,
@@ -123,13 +118,7 @@ pub fn rule(id: String, put: PutFilter) -> Result<Rule> {
         priority: put.priority,
         watermark_us: put.watermark_us,
         when: put.when,
-        action: match put.action {
-            ApiAction::Accept => Action::Accept,
-            ApiAction::Pause => Action::Pause,
-            ApiAction::Reject => Action::Reject,
-            ApiAction::Continue => Action::Continue,
-            ApiAction::Concurrency => Action::Concurrency,
-        },
+        action: same!(put.action, ApiAction => Action: Accept Pause Reject Continue Concurrency),
         limit: put.limit,
         note: put.note,
     })

@@ -16,8 +16,9 @@ use super::app::App;
 use super::error::Result;
 use super::extract::{Call, Params, Shown, check_stated};
 use super::list::{Cursor, check_limit, default_limit};
+use super::position_text;
 use super::responses::Common;
-use super::{position_text, view};
+use super::view::{self, same};
 
 /// Number of jobs that one request reads. If it needs more, its page is short, and the next page continues.
 const MAX_LOOKED_AT: usize = 5_000;
@@ -125,12 +126,7 @@ impl IndexesParams {
 }
 
 fn index(job: Job, summary: Summary, info: Info) -> Index {
-    let kind = match summary.index.kind {
-        Kind::Views => IndexKind::Views,
-        Kind::Mango => IndexKind::Mango,
-        Kind::Search => IndexKind::Search,
-        Kind::Nouveau => IndexKind::Nouveau,
-    };
+    let kind = same!(summary.index.kind, Kind => IndexKind: Views Mango Search Nouveau);
     let built = info.built.map(|built| IndexBuilt {
         began_us: built.began_us,
         ended_us: built.ended_us,

@@ -16,6 +16,7 @@ use super::extract::{Call, Params, Shown};
 use super::list::{check_limit, default_limit};
 use super::position_text;
 use super::responses::Common;
+use super::view::same;
 
 /// Longest `after`, in bytes: two names, a type and an id, with each byte encoded.
 const MAX_AFTER_BYTES: usize = 4 << 10;
@@ -103,10 +104,7 @@ pub(super) fn check_names(level: Option<&str>, name: Option<&str>) -> Result<()>
 }
 
 pub(super) fn mode(mode: LockMode) -> Mode {
-    match mode {
-        LockMode::Shared => Mode::Shared,
-        LockMode::Exclusive => Mode::Exclusive,
-    }
+    same!(mode, LockMode => Mode: Shared Exclusive)
 }
 
 /// A position between two rows: `level/name/kind/ticket/type/id`, with each part encoded. A level or a name that is

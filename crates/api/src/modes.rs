@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use serde::Deserialize;
 use turnwise_protocol::{ChangedNode, Error, Mode, SetMode, Worker, codes, names};
-use turnwise_queue::{modes as rows, nodes, workers};
+use turnwise_queue::{Mode as RowMode, modes as rows, nodes, workers};
 
 use super::app::App;
 use super::body::Json;
@@ -11,6 +11,7 @@ use super::error::{Result, V1Error};
 use super::extract::{Call, Names, Shown, WorkerPath, path_with_name};
 use super::members;
 use super::responses::{BadBody, Common};
+use super::view::same;
 
 /// Number of job types that one read returns.
 const TYPES_BATCH: usize = 100;
@@ -55,20 +56,12 @@ fn unknown_node() -> V1Error {
 }
 
 /// A mode in the form of the API.
-pub(super) fn shown(mode: rows::Mode) -> Mode {
-    match mode {
-        rows::Mode::Active => Mode::Active,
-        rows::Mode::Quiet => Mode::Quiet,
-        rows::Mode::Drain => Mode::Drain,
-    }
+pub(super) fn shown(mode: RowMode) -> Mode {
+    same!(mode, RowMode => Mode: Active Quiet Drain)
 }
 
-fn read(mode: Mode) -> rows::Mode {
-    match mode {
-        Mode::Active => rows::Mode::Active,
-        Mode::Quiet => rows::Mode::Quiet,
-        Mode::Drain => rows::Mode::Drain,
-    }
+fn read(mode: Mode) -> RowMode {
+    same!(mode, Mode => RowMode: Active Quiet Drain)
 }
 
 /// Quiet, drain or resume a worker

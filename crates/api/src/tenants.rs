@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use serde::Deserialize;
 use turnwise_explain::{Of, Snapshot, all_of, queue, types_of};
-use turnwise_protocol::{DEFAULT_LIMIT, MAX_LIMIT, Queue, Tenant, TenantOrder, Tenants, names};
+use turnwise_protocol::{DEFAULT_LIMIT, Queue, Tenant, TenantOrder, Tenants, names};
 use turnwise_web::access::Caller;
 use utoipa::IntoParams;
 
@@ -175,9 +175,7 @@ pub(super) async fn get_queue(call: Call, Params(query): Params<QueueParams>) ->
 
 /// The first jobs of the queue, of those that the caller may read.
 pub async fn next_jobs(app: &App, caller: &Caller, params: QueueParams) -> Result<Queue> {
-    if params.limit == 0 || params.limit > MAX_LIMIT {
-        check_limit(params.limit)?;
-    }
+    check_limit(params.limit)?;
     let after = position_text::read(app, caller, params.after).await?;
     for job_type in params.job_type.iter().chain(&after) {
         names::check_type(job_type)?;

@@ -108,6 +108,7 @@ pub async fn document(app: &App, caller: &Caller, db: &str, id: &str) -> Result<
         None => None,
     };
     let error = error_of(&status);
+    let because = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
     let (reason, sentence) = match (&job, status.state) {
         (Some(job), _) => (job.reason, job.sentence.clone()),
         (None, "initializing") => {
@@ -115,17 +116,13 @@ pub async fn document(app: &App, caller: &Caller, db: &str, id: &str) -> Result<
         }
         (None, "error") => {
             let errors = status.error_count;
-            let why = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
             let sentence = format!(
-                "Its filter's code could not be read from the source, and the server retries this (errors: {errors}){why}"
+                "Its filter's code could not be read from the source, and the server retries this (errors: {errors}){because}"
             );
             (Reason::FilterFailed, sentence)
         }
         (None, "completed") => (Reason::Completed, format!("Has completed at {}.", status.last_updated)),
-        (None, _) => {
-            let why = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-            (Reason::Failed, format!("Has failed at {}{why}", status.last_updated))
-        }
+        (None, _) => (Reason::Failed, format!("Has failed at {}{because}", status.last_updated)),
     };
     Ok(DocumentWhy { database: db.to_owned(), doc_id: id.to_owned(), reason, sentence, error, job })
 }

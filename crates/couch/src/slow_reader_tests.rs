@@ -21,7 +21,6 @@ use turnwise_store::{Runtime, Store, runtime};
 use turnwise_web::access::Identities;
 use turnwise_worker::{External, ExternalOptions, Live};
 
-use super::app::Turns;
 use super::*;
 
 const PEER: Peer =
@@ -82,7 +81,7 @@ impl World {
             upstream: None,
             metrics: Arc::new(metrics),
             spans: Default::default(),
-            turns: Turns::default(),
+            turns: Default::default(),
         });
         let world = World { app, clock, _folder: folder };
         world.call("PUT", Part::Itself, "", Value::Null).await;
