@@ -4,8 +4,7 @@ use serde::Deserialize;
 use turnwise_explain::job_counts;
 use turnwise_protocol::{CountBy, CountPage, CountedJobs, names};
 use turnwise_queue::counts::{self, Counted, Counts};
-use turnwise_queue::{Keyspace, jobs};
-use turnwise_store::Transaction;
+use turnwise_queue::jobs;
 use utoipa::IntoParams;
 
 use super::error::{Result, V1Error};
@@ -13,9 +12,8 @@ use super::extract::{Call, Params, Shown, check_stated};
 use super::list::{Cursor, check_limit, default_limit};
 use super::position_text;
 use super::responses::Common;
+use super::sorted::{BATCH, counted};
 
-/// Types and tenants per read.
-pub(super) const BATCH: usize = 1_000;
 /// Most types and tenants that one response reads.
 const MAX_READ: usize = 200_000;
 
@@ -122,19 +120,6 @@ pub(super) async fn count_jobs(
         jobs: job_counts(&of.counts),
     });
     Ok(Shown(CountPage { counts: counts.collect(), next }))
-}
-
-/// The next [`BATCH`] counts, of all types or of one.
-pub(super) async fn counted(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job_type: Option<&str>,
-    after: Option<(&str, &str)>,
-) -> turnwise_queue::Result<Vec<Counted>> {
-    match job_type {
-        Some(one) => counts::list_of_type(tx, keys, one, after.map(|(_, tenant)| tenant), BATCH).await,
-        None => counts::list(tx, keys, after, BATCH).await,
-    }
 }
 
 struct Page {

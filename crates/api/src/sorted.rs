@@ -7,9 +7,10 @@ use serde::Deserialize;
 use turnwise_policy::eligibility::condition::Indexed;
 use turnwise_protocol::{Failure, Failures, Jobs, names};
 use turnwise_queue::bulk::Gate as _;
+use turnwise_queue::counts::{self, Counted};
 use turnwise_queue::listing::{Cursor, Listing, Order, Wanted};
 use turnwise_queue::selection::Selection;
-use turnwise_queue::{failures, jobs as rows, reason_class};
+use turnwise_queue::{Keyspace, failures, jobs as rows, reason_class};
 use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
 use utoipa::IntoParams;
@@ -19,8 +20,10 @@ use super::error::{Result, V1Error};
 use super::extract::{Call, Params, Shown, check_stated};
 use super::list::{ListParams, Page, SEARCH_TIME};
 use super::responses::Common;
-use super::{CallerGate, counts, position_text, view};
+use super::{CallerGate, position_text, view};
 
+/// Types and tenants per read of counts.
+pub(super) const BATCH: usize = 1_000;
 /// The most tenants of a caller that are looked up one by one.
 const MAX_TENANTS: usize = 100;
 /// The most counts that are read to find them.
@@ -129,10 +132,10 @@ async fn own_tenants(
     let mut tenants: BTreeSet<String> = BTreeSet::new();
     let mut after: Option<(String, String)> = None;
     let only = types.filter(|types| types.len() == 1).and_then(|types| types.first());
-    for _ in 0..MAX_COUNTS / counts::BATCH {
+    for _ in 0..MAX_COUNTS / BATCH {
         let from = after.as_ref().map(|(job_type, tenant)| (job_type.as_str(), tenant.as_str()));
-        let rows = counts::counted(tx, &app.keys, only.map(String::as_str), from).await?;
-        let is_last = rows.len() < counts::BATCH;
+        let rows = counted(tx, &app.keys, only.map(String::as_str), from).await?;
+        let is_last = rows.len() < BATCH;
         after = rows.last().map(|last| (last.job_type.clone(), last.tenant.clone()));
         tenants.extend(rows.into_iter().map(|row| row.tenant).filter(|tenant| caller.reads(tenant)));
         if tenants.len() > MAX_TENANTS {
@@ -166,6 +169,19 @@ fn parse(order: Order, text: &str) -> Result<Cursor> {
             "leave it out to begin with the first page",
         )
     })
+}
+
+/// The next [`BATCH`] counts, of all types or of one.
+pub(super) async fn counted(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: Option<&str>,
+    after: Option<(&str, &str)>,
+) -> turnwise_queue::Result<Vec<Counted>> {
+    match job_type {
+        Some(one) => counts::list_of_type(tx, keys, one, after.map(|(_, tenant)| tenant), BATCH).await,
+        None => counts::list(tx, keys, after, BATCH).await,
+    }
 }
 
 /// The parameters of a request for failures.
