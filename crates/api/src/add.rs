@@ -1,8 +1,6 @@
 //! `POST /v1/jobs…`: adding jobs.
 
-use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::Response;
 use serde_json::value::RawValue;
 use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, IfExists, MAX_ADDED, MAX_AFTER, MAX_ATTEMPTS,
@@ -14,14 +12,14 @@ use turnwise_queue::trace::Traceparent;
 use turnwise_queue::{After, DEFAULT_TENANT, JobSpec, MAX_CLASS, MIN_CLASS, Then, dependencies, jobs};
 use turnwise_store::{Error as StoreError, MaybeStoreError as _, Store, Transaction};
 use turnwise_web::access::Caller;
-use turnwise_web::{answer, traced};
+use turnwise_web::traced;
 use turnwise_worker::Producer;
 
 use super::app::App;
 use super::body::Json;
 use super::catalogue;
 use super::error::{Result, V1Error};
-use super::extract::{Named, TypePath};
+use super::extract::{Call, Shown, TypePath};
 use super::responses::{BadBody, Common};
 use super::{builtin_types, quota, view};
 
@@ -40,12 +38,10 @@ use super::{builtin_types, quota, view};
     ),
 )]
 pub(super) async fn add_job(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<TypePath>,
+    Call { app, caller, path }: Call<TypePath>,
     headers: HeaderMap,
     Json(job): Json<AddJob>,
-) -> Result<Response> {
+) -> Result<(StatusCode, Shown<AddedJob>)> {
     let sent = traced::parent(&headers);
     let added = add(&app, &caller, vec![NewJob::new(path.job_type, job)], sent, |_| String::new()).await?;
     let Some(added) = added.into_iter().next() else { unreachable!("one job goes in, one comes out") };
@@ -53,7 +49,7 @@ pub(super) async fn add_job(
         Added::Queued | Added::Delayed | Added::Blocked | Added::Cancelled => StatusCode::CREATED,
         Added::Exists | Added::RunsAgain | Added::AlreadyWaiting => StatusCode::OK,
     };
-    Ok(answer::json(status, &added))
+    Ok((status, Shown(added)))
 }
 
 /// Add many jobs
@@ -72,17 +68,16 @@ pub(super) async fn add_job(
     ),
 )]
 pub(super) async fn add_jobs(
-    State(app): State<App>,
-    caller: Caller,
+    Call { app, caller, .. }: Call,
     headers: HeaderMap,
     Json(AddJobs { jobs }): Json<AddJobs, MAX_BATCH_BODY_BYTES>,
-) -> Result<Response> {
+) -> Result<Shown<AddedJobs>> {
     if jobs.is_empty() || jobs.len() > MAX_ADDED {
         let reason = format!("jobs: has {} jobs; 1 to {MAX_ADDED} are allowed", jobs.len());
         return Err(V1Error::bad(reason, "split them into several requests"));
     }
     let jobs = add(&app, &caller, jobs, traced::parent(&headers), |n| format!("jobs[{n}].")).await?;
-    Ok(answer::ok(&AddedJobs { jobs }))
+    Ok(Shown(AddedJobs { jobs }))
 }
 
 /// Number of rows that adding one job writes, not counting large options.
@@ -357,9 +352,6 @@ pub(super) fn class_of(priority: i32) -> Result<i8, String> {
     class.ok_or_else(|| format!("priority: must be from {MIN_CLASS} (first) to {MAX_CLASS} (last)"))
 }
 
-/// What a user can do about a member that is out of its bounds.
-const CORRECT: &str = "correct the member; /v1/openapi.json has the bounds";
-
 /// When a job may start, in µs.
 fn not_before_us(request: &NewJob, now_us: i64) -> Result<Option<i64>> {
     let delayed_us = match request.delay_ms.map(|ms| (ms, i64::try_from(ms))) {
@@ -367,19 +359,19 @@ fn not_before_us(request: &NewJob, now_us: i64) -> Result<Option<i64>> {
         Some((ms, Ok(delay))) if ms <= MAX_DELAY_MS => Some(now_us + delay * 1_000),
         Some(_) => {
             let problem = format!("delay_ms: must be from 0 to {MAX_DELAY_MS} (ten years)");
-            return Err(V1Error::bad(problem, CORRECT));
+            return Err(V1Error::out_of_bounds(problem));
         }
     };
     if request.not_before_us.is_some_and(|at_us| !(0..=MAX_TIME_US).contains(&at_us)) {
         let problem = format!("not_before_us: must be from 0 to {MAX_TIME_US} (the year 9999)");
-        return Err(V1Error::bad(problem, CORRECT));
+        return Err(V1Error::out_of_bounds(problem));
     }
     Ok(delayed_us.max(request.not_before_us))
 }
 
 /// `spec` with the members that a request states, but for the locks. What it leaves out stays as it is in `spec`.
 fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
-    let bad = |problem: String| V1Error::bad(problem, CORRECT);
+    let bad = |problem: String| V1Error::out_of_bounds(problem);
     for (member, name) in [("tenant", &request.tenant), ("user", &request.user)] {
         let checked = name.as_ref().map_or(Ok(()), |name| names::check_name(member, name));
         checked.map_err(|problem| bad(problem.to_string()))?;
@@ -418,14 +410,14 @@ fn prepare(
     now_us: i64,
     place: impl Fn() -> String,
 ) -> Result<Ready> {
-    let bad = |problem: &str| V1Error::bad(place() + problem, CORRECT);
+    let bad = |problem: &str| V1Error::out_of_bounds(place() + problem);
     let checked = |checked: Result<(), names::Problem>| checked.map_err(|problem| bad(&problem.to_string()));
     checked(names::check_type(&request.job_type))?;
     let not_before_us = not_before_us(&request, now_us).map_err(|error| error.at(&place()))?;
     let class = request.priority.map(class_of).transpose().map_err(|problem| bad(&problem))?;
     let (options, locks) = (request.options.take(), request.locks.take());
     let states_options = options.is_some();
-    let in_catalogue = app.explained.catalogue.line(&request.job_type).is_some();
+    let in_catalogue = app.catalogue.line(&request.job_type).is_some();
     let states_locks = locks.is_some() || states_options && in_catalogue;
     let options = options.unwrap_or_else(|| RawValue::from_string("{}".to_owned()).expect("it is JSON"));
     // Options that the job keeps were checked when they were added.
@@ -456,7 +448,7 @@ fn prepare(
             .map_err(|problem| bad(&format!("after[{n}].{problem}")))?;
         after.push(view::awaited(job_type, one.id, &one.accepted, one.otherwise));
     }
-    let locks = locks.map(|locks| catalogue::stated(locks, &app.explained.catalogue)).transpose();
+    let locks = locks.map(|locks| catalogue::stated(locks, &app.catalogue)).transpose();
     let locks = locks.map_err(|problem| {
         V1Error::bad(
             place() + &problem.to_string(),
@@ -466,8 +458,7 @@ fn prepare(
     let job_type = request.job_type.clone();
     let mut job =
         turnwise_queue::NewJob { job_type, id, spec, options, class, not_before_us, order_us: None, after };
-    job.spec.locks =
-        locks.unwrap_or_else(|| catalogue::derived(&job, &app.explained.catalogue, &app.store.limits()));
+    job.spec.locks = locks.unwrap_or_else(|| catalogue::derived(&job, &app.catalogue, &app.store.limits()));
     // A job that is added again may keep the tenant that it has: this is checked later.
     if request.tenant.is_some() || request.if_exists == IfExists::Keep {
         check_tenant(caller, &job).map_err(|error| error.at(&place()))?;

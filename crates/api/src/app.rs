@@ -8,7 +8,7 @@ use turnwise_indexer::jobs::Indexing;
 use turnwise_store::StoreUrl;
 use turnwise_web::Web;
 use turnwise_web::pool::Pool;
-use turnwise_worker::{External, Spans};
+use turnwise_worker::Spans;
 
 use super::accepting::Accepting;
 use super::event_log::Events;
@@ -24,10 +24,6 @@ pub struct AppState {
     pub web: Web,
     /// The store's URL.
     pub store_url: StoreUrl,
-    /// Acts for external workers.
-    pub external: External,
-    /// Their heartbeat interval, and the timeout for missed heartbeats.
-    pub health: Health,
     /// Their current requests for jobs.
     pub accepting: Accepting,
     /// Who has registered external workers.
@@ -44,15 +40,6 @@ pub struct AppState {
     pub events: Events,
     /// Where the spans of traced jobs go.
     pub spans: Spans,
-}
-
-/// See [`AppState::health`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Health {
-    /// How often a worker sends a heartbeat.
-    pub interval: Duration,
-    /// How long one may be missing.
-    pub timeout: Duration,
 }
 
 impl Deref for AppState {

@@ -1,24 +1,20 @@
 //! Request bodies: read within their limits, and checked against their types.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use axum::body::HttpBody;
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderMap, StatusCode, header};
-use futures::StreamExt;
+use axum::http::StatusCode;
 use serde::de::DeserializeOwned;
 use turnwise_protocol::{MAX_BODY_BYTES, Nothing, Object, codes};
 use turnwise_web::access::Caller;
-use turnwise_web::room::{Cost, Full, MemoryPermit, Room, SMALL_BODY_BYTES};
-use turnwise_web::{encoding, request};
+use turnwise_web::request::{self, Sent};
+use turnwise_web::room::{Cost, MemoryPermit, Room, SMALL_BODY_BYTES};
 
 use super::app::App;
 use super::error::{Result, V1Error};
 use super::extract::{SEE_OPENAPI, shortened};
 
-/// How long a client may take to send its body.
-const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// A body of at most `MAX` bytes: a JSON object that represents a `T`.
 pub(super) struct Json<T, const MAX: usize = MAX_BODY_BYTES>(pub T);
 
@@ -26,33 +22,23 @@ impl<T: DeserializeOwned + Send + 'static, const MAX: usize> FromRequest<App> fo
     type Rejection = V1Error;
 
     async fn from_request(request: Request, app: &App) -> Result<Self> {
-        check_content_type(request.headers())?;
+        request::check_json(request.headers())?;
         let caller = request.extensions().get::<Caller>().cloned().unwrap_or_else(Caller::nobody);
         let memory = request.extensions().get::<BodyMemory>().cloned();
-        let mut reader =
-            Reader { room: &app.body_room, caller, bytes: Vec::new(), permit: MemoryPermit::default() };
-        match tokio::time::timeout(BODY_TIMEOUT, reader.read(request, MAX)).await {
-            Ok(read) => read?,
-            Err(_) => {
-                let reason = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
-                let hint = "send it faster, or in smaller requests";
-                return Err(V1Error::new(StatusCode::REQUEST_TIMEOUT, codes::TIMEOUT, reason, hint));
-            }
-        }
-        let bytes = std::mem::take(&mut reader.bytes);
-        let parsed = match bytes.len() {
-            0..=SMALL_BODY_BYTES => parse(&bytes),
-            // Outside of the threads that handle requests: many large bodies would keep all others waiting.
-            _ => {
-                let parsed = tokio::task::spawn_blocking(move || parse(&bytes)).await;
-                parsed.unwrap_or_else(|error| Err(V1Error::internal(&error)))
-            }
-        };
+        let Sent { text, room } = read(&app.body_room, &caller, request, MAX).await?;
+        // Outside of the threads that handle requests if it is large: many of them would keep all others waiting.
+        let parsed = request::beside(text.len(), move || parse(&text)).await?;
         if let Some(memory) = memory {
-            *memory.0.lock().unwrap_or_else(PoisonError::into_inner) = reader.permit;
+            *memory.0.lock().unwrap_or_else(PoisonError::into_inner) = room;
         }
         parsed.map(Json)
     }
+}
+
+/// Reads a body whose text is parsed into values.
+async fn read(room: &Room, caller: &Caller, request: Request, limit: usize) -> Result<Sent> {
+    let (parts, body) = request.into_parts();
+    request::bytes(room, body, (caller, &parts.headers), limit, Cost::TEXT).await
 }
 
 /// The memory reserved for a request's body, until the response is complete: data from the body stays in memory until then.
@@ -70,65 +56,6 @@ impl FromRequest<App> for NoBody {
             return Ok(NoBody);
         }
         Json::<Nothing, SMALL_BODY_BYTES>::from_request(request, app).await.map(|_| NoBody)
-    }
-}
-
-fn check_content_type(headers: &HeaderMap) -> Result<()> {
-    if request::is_json(headers) {
-        return Ok(());
-    }
-    Err(V1Error::new(
-        StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        codes::BAD_CONTENT_TYPE,
-        "the body is not declared as JSON",
-        "send the header Content-Type: application/json",
-    ))
-}
-
-struct Reader<'a> {
-    room: &'a Room,
-    caller: Caller,
-    bytes: Vec<u8>,
-    /// The memory reserved for the body, until it is parsed.
-    permit: MemoryPermit,
-}
-
-impl Reader<'_> {
-    async fn read(&mut self, request: Request, limit: usize) -> Result<()> {
-        let too_large = || {
-            let hint = "store large data elsewhere and put its address into the options, or send fewer jobs in one request";
-            V1Error::too_large(format!("the body is too large: at most {limit} bytes are allowed"), hint)
-        };
-        let length = request.headers().get(header::CONTENT_LENGTH);
-        let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
-        match length {
-            Some(length) if length > limit => return Err(too_large()),
-            Some(length) => self.reserve(length).await?,
-            None => {}
-        }
-        let mut pieces = request.into_body().into_data_stream();
-        while let Some(piece) = pieces.next().await {
-            let piece =
-                piece.map_err(|error| V1Error::bad(encoding::problem(&error), "send the complete body"))?;
-            let bytes = self.bytes.len() + piece.len();
-            if bytes > limit {
-                return Err(too_large());
-            }
-            if bytes > SMALL_BODY_BYTES && !self.permit.is_some() {
-                self.reserve(limit).await?;
-            }
-            self.bytes.extend_from_slice(&piece);
-        }
-        Ok(())
-    }
-
-    /// Reserves memory for a body, if it needs a reservation.
-    async fn reserve(&mut self, bytes: usize) -> Result<()> {
-        self.permit = self.room.take(&self.caller, bytes, Cost::TEXT).await.map_err(|_| {
-            V1Error::new(StatusCode::SERVICE_UNAVAILABLE, codes::UNAVAILABLE, Full::REASON, "try again later")
-        })?;
-        self.bytes.reserve_exact(bytes.min(SMALL_BODY_BYTES));
-        Ok(())
     }
 }
 
@@ -175,6 +102,7 @@ fn without_value(mistake: &str) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use axum::http::header;
     use turnwise_protocol::{AddJob, AddJobs, MAX_DEPTH};
 
     fn refused<T: DeserializeOwned>(body: &str) -> String {
@@ -212,33 +140,25 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_body_waits_for_room_and_a_small_one_does_not() {
-        let room = Room::of_kb(24 << 10);
-        let caller = Caller::everyone;
-        let reader =
-            || Reader { room: &room, caller: caller(), bytes: Vec::new(), permit: MemoryPermit::default() };
+        let (room, caller) = (Room::of_kb(24 << 10), Caller::everyone());
+        let read = |request, limit| super::read(&room, &caller, request, limit);
         let declared = |bytes: usize| {
             let request = Request::builder().header(header::CONTENT_LENGTH, bytes);
             request.body(axum::body::Body::from(vec![b' '; bytes])).unwrap()
         };
         let chunked = |bytes: usize| Request::new(axum::body::Body::from(vec![b' '; bytes]));
-        let mut first = reader();
-        first.read(declared(8 << 20), 8 << 20).await.unwrap();
+        let first = read(declared(8 << 20), 8 << 20).await.unwrap();
         for request in [declared(SMALL_BODY_BYTES + 1), chunked(SMALL_BODY_BYTES + 1)] {
-            let mut second = reader();
-            let mut reading = std::pin::pin!(second.read(request, 1 << 20));
+            let mut reading = std::pin::pin!(read(request, 1 << 20));
             assert!(futures::poll!(reading.as_mut()).is_pending());
         }
         for request in [declared(SMALL_BODY_BYTES), chunked(SMALL_BODY_BYTES), chunked(0)] {
-            reader().read(request, 1 << 20).await.unwrap();
+            read(request, 1 << 20).await.unwrap();
         }
-        let mut third = reader();
-        {
-            let mut reading = std::pin::pin!(third.read(chunked(100_000), 1 << 20));
-            assert!(futures::poll!(reading.as_mut()).is_pending());
-            drop(first);
-            reading.await.unwrap();
-        }
-        assert_eq!(third.bytes.len(), 100_000);
+        let mut reading = std::pin::pin!(read(chunked(100_000), 1 << 20));
+        assert!(futures::poll!(reading.as_mut()).is_pending());
+        drop(first);
+        assert_eq!(reading.await.unwrap().text.len(), 100_000);
     }
 
     #[test]

@@ -40,36 +40,33 @@ pub(super) fn check_addable(
     job_type: &str,
     options: Option<&RawValue>,
 ) -> Result<()> {
-    let checked = match (job_type, commands) {
-        (REPLICATION, _) => {
-            return Err(V1Error::forbidden(
-                "replications cannot be added here",
-                "use CouchDB's API: POST /_replicate, or a document in /_replicator",
-            ));
-        }
+    let (reason, hint) = match (job_type, commands) {
+        (REPLICATION, _) => (
+            "replications cannot be added here",
+            "use CouchDB's API: POST /_replicate, or a document in /_replicator",
+        ),
         (WEBHOOK, _) => {
-            return Err(V1Error::forbidden(
-                "deliveries cannot be added here",
-                "PUT /v1/webhooks/{id} makes the server deliver events",
-            ));
+            ("deliveries cannot be added here", "PUT /v1/webhooks/{id} makes the server deliver events")
         }
-        (INDEXING, _) => {
-            return Err(V1Error::forbidden(
-                "the jobs of indexes cannot be added here",
-                "turnwise adds them itself, for the databases that [indexing] names",
-            ));
-        }
-        (COMMAND, Commands::Nowhere) => {
-            return Err(V1Error::forbidden(
-                "no server runs commands",
-                "set [command] enabled = true in the configuration of one, or choose another job type and run your own worker",
-            ));
-        }
-        (COMMAND, Commands::Here(handler)) => options.map_or(Ok(()), |options| handler.check(options)),
-        (COMMAND, Commands::Elsewhere) => {
-            options.map_or(Ok(()), |options| turnwise_command::Options::parse(options).map(drop))
-        }
-        _ => Ok(()),
+        (INDEXING, _) => (
+            "the jobs of indexes cannot be added here",
+            "turnwise adds them itself, for the databases that [indexing] names",
+        ),
+        (COMMAND, Commands::Nowhere) => (
+            "no server runs commands",
+            "set [command] enabled = true in the configuration of one, or choose another job type and run your own worker",
+        ),
+        (COMMAND, commands) => return check_command(commands, options),
+        _ => return Ok(()),
+    };
+    Err(V1Error::forbidden(reason, hint))
+}
+
+fn check_command(commands: &Commands<'_>, options: Option<&RawValue>) -> Result<()> {
+    let Some(options) = options else { return Ok(()) };
+    let checked = match commands {
+        Commands::Here(handler) => handler.check(options),
+        _ => turnwise_command::Options::parse(options).map(drop),
     };
     checked.map_err(|problem| {
         let hint = r#"options are like {"argv": ["sh", "-c", "echo hello"]}; see docs/configuration.md"#;

@@ -5,9 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_command::JOB_TYPE as COMMAND;
 use turnwise_protocol::{
@@ -19,14 +17,13 @@ use turnwise_queue::selection::{Position, Selection};
 use turnwise_queue::{Job, State as QueueState};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_web::access::{Caller, Who, shown_owner};
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::add::class_of;
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Named, Names, Params};
+use super::extract::{Call, Params, Shown, check_short, path_with_name};
 use super::list::{SEARCH_TIME, check_limit, default_limit};
 use super::responses::{BadBody, Common};
 use super::{builtin_types, view};
@@ -69,29 +66,16 @@ impl Gate for CallerGate {
     }
 }
 
-/// `/{bulk}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct BulkPath {
+path_with_name! {
+    /// `/{bulk}`
+    BulkPath(|id: &str| check_short("bulk: the id", id, MAX_BULK_ID_BYTES)):
     /// The operation's id, percent-encoded: at most 128 bytes.
     #[param(min_length = 1, max_length = 128, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
-    bulk: String,
-}
-
-impl Names for BulkPath {
-    fn check(&self) -> Result<()> {
-        if self.bulk.len() > MAX_BULK_ID_BYTES {
-            let problem = format!("bulk: the id has more than {MAX_BULK_ID_BYTES} bytes");
-            return Err(V1Error::bad(problem, "choose a shorter id"));
-        }
-        Ok(names::check_id(&self.bulk)?)
-    }
+    bulk
 }
 
 fn no_bulk(id: &str) -> V1Error {
-    V1Error::new(
-        StatusCode::NOT_FOUND,
-        codes::NOT_FOUND,
+    V1Error::not_found(
         format!("there is no bulk operation `{id}`"),
         "GET /v1/bulk lists the operations of this identity; ended ones are removed after a week",
     )
@@ -188,13 +172,11 @@ fn owns(caller: &Caller, operation: &Operation) -> bool {
     ),
 )]
 pub(super) async fn put_bulk(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<BulkPath>,
+    Call { app, caller, path }: Call<BulkPath>,
     Json(put): Json<PutBulk>,
-) -> Result<Response> {
+) -> Result<(StatusCode, Shown<Bulk>)> {
     let (is_new, operation) = begin(&app, &caller, path.bulk, put).await?;
-    Ok(answer::json(if is_new { StatusCode::CREATED } else { StatusCode::OK }, &operation))
+    Ok((if is_new { StatusCode::CREATED } else { StatusCode::OK }, Shown(operation)))
 }
 
 /// Begins a bulk operation. Returns whether it is new.
@@ -215,7 +197,7 @@ pub async fn begin(app: &App, caller: &Caller, id: String, put: PutBulk) -> Resu
         action,
         condition: put.condition,
         by: caller.owner(),
-        scopes: caller.scopes().map(turnwise_identity::Scopes::texts).unwrap_or_default(),
+        scopes: caller.scopes().texts(),
         node: app.node.to_string(),
         by_operator: caller.operates(),
     };
@@ -262,12 +244,8 @@ pub async fn begin(app: &App, caller: &Caller, id: String, put: PutBulk) -> Resu
         Common,
     ),
 )]
-pub(super) async fn get_bulk(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<BulkPath>,
-) -> Result<Response> {
-    Ok(answer::ok(&one(&app, &caller, &path.bulk).await?))
+pub(super) async fn get_bulk(Call { app, caller, path }: Call<BulkPath>) -> Result<Shown<Bulk>> {
+    one(&app, &caller, &path.bulk).await.map(Shown)
 }
 
 /// One bulk operation.
@@ -290,12 +268,8 @@ pub async fn one(app: &App, caller: &Caller, id: &str) -> Result<Bulk> {
         Common,
     ),
 )]
-pub(super) async fn stop_bulk(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<BulkPath>,
-) -> Result<Response> {
-    Ok(answer::ok(&stop(&app, &caller, &path.bulk).await?))
+pub(super) async fn stop_bulk(Call { app, caller, path }: Call<BulkPath>) -> Result<Shown<Bulk>> {
+    stop(&app, &caller, &path.bulk).await.map(Shown)
 }
 
 /// Stops a bulk operation.
@@ -333,12 +307,8 @@ pub(super) struct BulksParams {
     get, path = "/bulk", tag = "bulk", operation_id = "list_bulks", params(BulksParams),
     responses((status = 200, body = Bulks, description = "A page of operations."), Common),
 )]
-pub(super) async fn list_bulks(
-    State(app): State<App>,
-    caller: Caller,
-    Params(BulksParams { limit, after }): Params<BulksParams>,
-) -> Result<Response> {
-    Ok(answer::ok(&list(&app, &caller, limit, after.as_deref()).await?))
+pub(super) async fn list_bulks(call: Call, Params(query): Params<BulksParams>) -> Result<Shown<Bulks>> {
+    list(&call.app, &call.caller, query.limit, query.after.as_deref()).await.map(Shown)
 }
 
 /// A page of bulk operations.
@@ -382,11 +352,10 @@ pub(super) struct CountParams {
     responses((status = 200, body = MatchingJobs, description = "The numbers, and some of the jobs."), Common),
 )]
 pub(super) async fn match_jobs(
-    State(app): State<App>,
-    caller: Caller,
-    Params(CountParams { condition, action, priority }): Params<CountParams>,
-) -> Result<Response> {
-    Ok(answer::ok(&matching(&app, caller, &condition, action, priority).await?))
+    call: Call,
+    Params(query): Params<CountParams>,
+) -> Result<Shown<MatchingJobs>> {
+    matching(&call.app, call.caller, &query.condition, query.action, query.priority).await.map(Shown)
 }
 
 /// Counts jobs that meet a condition.

@@ -1,25 +1,19 @@
 //! `GET /v1/counts`: how many jobs there are, by state.
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_explain::job_counts;
 use turnwise_protocol::{CountBy, CountPage, CountedJobs, names};
 use turnwise_queue::counts::{self, Counted, Counts};
 use turnwise_queue::jobs;
-use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
-use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::Params;
+use super::extract::{Call, Params, Shown, check_stated};
 use super::list::{Cursor, check_limit, default_limit};
 use super::position_text;
 use super::responses::Common;
+use super::sorted::{BATCH, counted};
 
-/// Types and tenants per read.
-const BATCH: usize = 1_000;
 /// Most types and tenants that one response reads.
 const MAX_READ: usize = 200_000;
 
@@ -68,14 +62,11 @@ fn check_tenant(tenant: &str) -> Result<()> {
     responses((status = 200, body = CountPage, description = "A page of counts."), Common),
 )]
 pub(super) async fn count_jobs(
-    State(app): State<App>,
-    caller: Caller,
+    Call { app, caller, .. }: Call,
     Params(params): Params<CountParams>,
-) -> Result<Response> {
+) -> Result<Shown<CountPage>> {
     check_limit(params.limit)?;
-    if let Some(job_type) = &params.job_type {
-        names::check_type(job_type)?;
-    }
+    check_stated(&params.job_type, names::check_type)?;
     if let Some(tenant) = &params.tenant {
         check_tenant(tenant)?;
     }
@@ -104,13 +95,7 @@ pub(super) async fn count_jobs(
         let (mut read, mut position) = (0, after.map(|after| (after.job_type, after.id)));
         'rows: while read < MAX_READ {
             let from = position.as_ref().map(|(job_type, tenant)| (job_type.as_str(), tenant.as_str()));
-            let rows = match &params.job_type {
-                Some(job_type) => {
-                    let from = from.map(|(_, tenant)| tenant);
-                    counts::list_of_type(&tx, &app.keys, job_type, from, BATCH).await?
-                }
-                None => counts::list(&tx, &app.keys, from, BATCH).await?,
-            };
+            let rows = counted(&tx, &app.keys, params.job_type.as_deref(), from).await?;
             let is_last = rows.len() < BATCH;
             read += rows.len();
             for row in rows {
@@ -134,7 +119,7 @@ pub(super) async fn count_jobs(
         tenant: (by == CountBy::Tenant).then_some(of.tenant),
         jobs: job_counts(&of.counts),
     });
-    Ok(answer::ok(&CountPage { counts: counts.collect(), next }))
+    Ok(Shown(CountPage { counts: counts.collect(), next }))
 }
 
 struct Page {

@@ -1,17 +1,13 @@
 //! `GET /v1/types/{type}/demand`: how many slots a job type needs. Autoscalers read this.
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_explain::demand::{DEFAULT_TARGET_MS, demand};
 use turnwise_explain::{Of, Snapshot};
 use turnwise_protocol::Demand;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
-use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::{Named, Params, TypePath};
+use super::extract::{Call, Params, Shown, TypePath};
 use super::responses::Common;
 
 /// The bounds of a target, in ms.
@@ -39,10 +35,9 @@ pub(super) struct DemandParams {
     responses((status = 200, body = Demand, description = "The demand."), Common),
 )]
 pub(super) async fn get_demand(
-    State(app): State<App>,
-    Named(TypePath { job_type }): Named<TypePath>,
+    Call { app, path: TypePath { job_type }, .. }: Call<TypePath>,
     Params(params): Params<DemandParams>,
-) -> Result<Response> {
+) -> Result<Shown<Demand>> {
     let target_ms = params.drain_target_ms.unwrap_or(DEFAULT_TARGET_MS);
     if !TARGETS_MS.contains(&target_ms) {
         let (least, most) = TARGETS_MS.into_inner();
@@ -51,8 +46,8 @@ pub(super) async fn get_demand(
             "Correct the parameter, or leave it out.",
         ));
     }
-    let (tx, rules) = (app.store.begin().await?, app.explained.rules());
-    let reader = app.explained.reader(&tx, &rules);
+    let (tx, rules) = (app.store.begin().await?, app.rules());
+    let reader = app.reader(&tx, &rules);
     let snapshot = Snapshot::read(&reader, &job_type, Of::First).await?;
-    Ok(answer::ok(&demand(&reader, &app.explained.demand, &snapshot, target_ms).await?))
+    Ok(Shown(demand(&reader, &app.demand, &snapshot, target_ms).await?))
 }

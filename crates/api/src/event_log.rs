@@ -4,7 +4,7 @@
 //! has a position, and takes its events from there. A stream that is further behind reads from the store by itself until it has
 //! caught up. So a slow reader occupies no memory, and is ended only when its events are gone from the store.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,12 +14,13 @@ use tokio_util::sync::CancellationToken;
 use turnwise_queue::events::{self, JobEvent, Page, Recording, Row};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::{Error as StoreError, Isolation, Store};
+use turnwise_web::counted::{Counted, Numbers};
 use turnwise_worker::{EventRules, Live};
 
 /// The most streams of this process.
-const MAX_STREAMS: usize = 500;
+const MAX_STREAMS: u64 = 500;
 /// The most streams of one identity.
-const MAX_STREAMS_OF_ONE: usize = 20;
+const MAX_STREAMS_OF_ONE: u64 = 20;
 /// The most bytes of events that are kept in memory.
 const RING_BYTES: usize = 8 << 20;
 /// Rows per read of the reader, and of a stream that is behind.
@@ -98,35 +99,13 @@ struct Inner {
     /// The number of the next event.
     head: watch::Sender<u64>,
     /// The streams, by identity.
-    streams: Mutex<HashMap<String, usize>>,
+    streams: Numbers<String>,
     opened: Notify,
     readers: Semaphore,
 }
 
 /// A place among the streams of this process.
-pub struct Place {
-    events: Events,
-    of: String,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut streams = self.events.streams();
-        if let Some(count) = streams.get_mut(&self.of) {
-            *count -= 1;
-            if *count == 0 {
-                streams.remove(&self.of);
-            }
-        }
-    }
-}
-
-/// Why a stream cannot begin.
-#[derive(Debug)]
-pub enum Refused {
-    /// The identity, or the process, has this many streams.
-    TooMany(usize),
-}
+pub type Place = Counted<String>;
 
 /// What a position leads to.
 #[derive(Debug)]
@@ -150,35 +129,29 @@ impl Events {
             rules,
             ring: Mutex::default(),
             head: watch::Sender::new(0),
-            streams: Mutex::default(),
+            streams: Numbers::default(),
             opened: Notify::new(),
             readers: Semaphore::new(READERS),
         }))
-    }
-
-    fn streams(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.0.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
         self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for a stream of an identity; an empty one is everyone, on a store without identities.
-    pub fn place(&self, identity: &str) -> std::result::Result<Place, Refused> {
-        let mut streams = self.streams();
-        let all: usize = streams.values().sum();
-        let own = streams.get(identity).copied().unwrap_or(0);
-        if all >= MAX_STREAMS {
-            return Err(Refused::TooMany(all));
+    /// Takes a place for a stream of an identity; an empty one is everyone, on a store without identities. The error is how many streams the
+    /// identity, or the process, has already.
+    pub fn place(&self, identity: &str) -> std::result::Result<Place, u64> {
+        let (place, own) = self.0.streams.add(identity.to_owned(), 1);
+        let all = self.0.streams.total();
+        if all > MAX_STREAMS {
+            return Err(all - 1);
         }
-        if own >= MAX_STREAMS_OF_ONE && !identity.is_empty() {
-            return Err(Refused::TooMany(own));
+        if own > MAX_STREAMS_OF_ONE && !identity.is_empty() {
+            return Err(own - 1);
         }
-        *streams.entry(identity.to_owned()).or_default() += 1;
-        drop(streams);
         self.0.opened.notify_one();
-        Ok(Place { events: self.clone(), of: identity.to_owned() })
+        Ok(place)
     }
 
     /// Changes when there are more events.
@@ -261,7 +234,7 @@ impl Events {
         let work = async {
             loop {
                 let opened = self.0.opened.notified();
-                if self.streams().is_empty() {
+                if self.0.streams.is_empty() {
                     opened.await;
                 }
                 if let Err(error) = self.follow().await {
@@ -286,7 +259,7 @@ impl Events {
         self.ring().begin_at(next);
         // Some may have come since a stream has looked.
         head.send_replace(next);
-        while !self.streams().is_empty() {
+        while !self.0.streams.is_empty() {
             let renewal = (rules.get().keep / 4).min(LONGEST_RENEWAL);
             let elapsed_us = store.runtime().elapsed_us();
             if elapsed_us >= renewed_us.saturating_add(us(renewal)) {
@@ -336,6 +309,6 @@ fn known(row: Row) -> Result<Batch> {
     known.collect()
 }
 
-fn us(time: Duration) -> i64 {
+pub(super) fn us(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }

@@ -5,35 +5,35 @@
 //! nothing ahead of a slow client. Later events are in the record when the client reads on.
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::future::Either;
-use futures::stream;
+use futures::{Stream, StreamExt as _, stream};
 use serde::Serialize;
 use turnwise_protocol::events::names;
 use turnwise_protocol::{self as api, JobEvent, Progress, Removed, ServerSentEvent};
 use turnwise_queue::{Event, EventKind, Job, jobs};
-use turnwise_store::Store;
 use turnwise_web::access::Caller;
 
 use super::app::App;
-use super::error::{Result, V1Error};
-use super::extract::{JobPath, Named};
+use super::error::Result;
+use super::extract::{Call, JobPath};
+use super::jobs::visible;
 use super::responses::{Common, NoJob};
 use super::view;
 
-/// Without events, the server sends an empty comment line after this time, so that both sides detect a broken connection.
-const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How long a client waits before it reconnects, in ms.
-const RETRY_MS: u64 = 1_000;
-const LAST_EVENT_ID: &str = "last-event-id";
+/// Without events, the server sends a comment line after this time, so that both sides detect a broken connection.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(15);
+/// How long a client waits before it reconnects, in ms: the first line of a stream.
+pub(super) const RETRY: &str = "retry: 1000\n\n";
+pub(super) const LAST_EVENT_ID: &str = "last-event-id";
 
 /// Follow a job
 ///
@@ -52,17 +52,13 @@ const LAST_EVENT_ID: &str = "last-event-id";
     ),
 )]
 pub(super) async fn follow_job(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
+    Call { app, caller, path }: Call<JobPath>,
     headers: HeaderMap,
 ) -> Result<Response> {
     // An id that is not from this stream is ignored: the stream begins with the oldest event.
     let last = headers.get(LAST_EVENT_ID).and_then(|id| LastSeen::parse(id.to_str().ok()?));
     let tx = app.store.begin().await?;
-    let Some(job) = caller.sees(jobs::get(&tx, &app.keys, &path.job_type, &path.id).await?) else {
-        return Err(V1Error::no_job(&path.job_type, &path.id));
-    };
+    let job = visible(&app, &caller, &tx, &path).await?;
     drop(tx);
     let mut follower = Follower {
         about: Arc::new(About { app, caller, path }),
@@ -77,18 +73,35 @@ pub(super) async fn follow_job(
             return Ok(StatusCode::NO_CONTENT.into_response());
         }
     }
-    follower.ready.push_back(format!("retry: {RETRY_MS}\n\n").into());
-    let body = stream::unfold(follower, |mut follower| async move {
+    follower.ready.push_back(Bytes::from_static(RETRY.as_bytes()));
+    Ok(response(stream::unfold(follower, |mut follower| async move {
         let piece = follower.next().await?;
-        Some((Ok::<_, std::convert::Infallible>(piece), follower))
-    });
-    let mut response = Response::new(Body::from_stream(body));
+        Some((piece, follower))
+    })))
+}
+
+/// A response of events.
+pub(super) fn response(pieces: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+    let mut response = Response::new(Body::from_stream(pieces.map(Ok::<_, Infallible>)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // Without this header, nginx collects events until they fill a buffer.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    response
+}
+
+/// Adds an event. Its data have no line break.
+pub(super) fn push(text: &mut String, name: &str, id: Option<&str>, data: &str) {
+    writeln!(text, "event: {name}").expect("a string takes all that is written");
+    if let Some(id) = id {
+        writeln!(text, "id: {id}").expect("as above");
+    }
+    writeln!(text, "data: {data}\n").expect("as above");
+}
+
+pub(super) fn json<T: Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("answers are plain data with string keys")
 }
 
 /// The id of an event: its time, and the number of earlier events with the same time.
@@ -205,7 +218,7 @@ impl Follower {
         drop(tx);
         let changed = store.watch(key, seen).await?;
         let reported = match report {
-            Some((key, seen, _)) => Either::Left(watch(store, key, seen).await?),
+            Some((key, seen, _)) => Either::Left(store.watch(key, seen).await?),
             None => Either::Right(std::future::pending()),
         };
         tokio::select! {
@@ -263,20 +276,13 @@ impl Follower {
     }
 
     fn push<T: Serialize>(&mut self, name: &str, id: Option<LastSeen>, data: &T) {
-        let mut text = format!("event: {name}\n");
-        if let Some(id) = id {
-            writeln!(text, "id: {id}").expect("a string takes all that is written");
-        }
-        let data = serde_json::to_string(data).expect("answers are plain data with string keys");
+        let mut text = String::new();
         // A job's values are as they were written, and may contain line breaks between tokens. A line break would end
         // the event's line.
-        writeln!(text, "data: {}\n", data.replace(['\r', '\n'], " ")).expect("as above");
+        let data = json(data).replace(['\r', '\n'], " ");
+        push(&mut text, name, id.map(|id| id.to_string()).as_deref(), &data);
         self.ready.push_back(text.into());
     }
-}
-
-async fn watch(store: &Store, key: Bytes, seen: Option<Bytes>) -> Result<turnwise_store::Watch> {
-    Ok(store.watch(key, seen).await?)
 }
 
 /// A job's state after an event, if later events exist.

@@ -1,14 +1,15 @@
-//! Names in the path and parameters of the query, within their limits.
+//! What a handler gets and returns: names in the path and parameters of the query, within their limits, and a value for the response.
 
 use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode_str;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use turnwise_protocol::{codes, names};
 use turnwise_web::access::Caller;
-use turnwise_web::access::NoCaller;
+use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
@@ -19,14 +20,33 @@ use super::error::{Result, V1Error};
 const MAX_MISTAKE_BYTES: usize = 300;
 pub(super) const SEE_OPENAPI: &str = "GET /v1/openapi.json describes what this request may contain";
 
-/// `/{type}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct TypePath {
+/// Defines a path with one name, and the function that checks the name.
+macro_rules! path_with_name {
+    ($(#[$path_doc:meta])* $path:ident($check:expr): $(#[$name_attribute:meta])* $name:ident) => {
+        $(#[$path_doc])*
+        #[derive(serde::Deserialize, utoipa::IntoParams)]
+        #[into_params(parameter_in = Path)]
+        pub(super) struct $path {
+            $(#[$name_attribute])*
+            pub $name: String,
+        }
+
+        impl $crate::extract::Names for $path {
+            fn check(&self) -> $crate::error::Result<()> {
+                $check(&self.$name).map_err(Into::into)
+            }
+        }
+    };
+}
+pub(super) use path_with_name;
+
+path_with_name! {
+    /// `/{type}`
+    TypePath(names::check_type):
     /// The job type.
     #[serde(rename = "type")]
     #[param(value_type = names::JobType)]
-    pub job_type: String,
+    job_type
 }
 
 /// `/{type}/{id}`
@@ -82,9 +102,9 @@ pub(super) trait Names: DeserializeOwned + Send {
     }
 }
 
-impl Names for TypePath {
+impl Names for () {
     fn check(&self) -> Result<()> {
-        Ok(names::check_type(&self.job_type)?)
+        Ok(())
     }
 }
 
@@ -130,25 +150,28 @@ fn check_worker(job_type: &str, id: &str) -> Result<()> {
     }
 }
 
-/// The names of the path, checked.
-pub(super) struct Named<T>(pub T);
+/// A request without its query and its body: who sends it, and the names in its path, checked.
+pub(super) struct Call<P = ()> {
+    pub app: App,
+    pub caller: Caller,
+    pub path: P,
+}
 
-impl<T: Names> FromRequestParts<App> for Named<T> {
+impl<P: Names> FromRequestParts<App> for Call<P> {
     type Rejection = V1Error;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
+        let caller = Caller::of(&parts.extensions)?;
         let wrong = |_| V1Error::bad("the path is not UTF-8", "percent-encode the UTF-8 bytes of each name");
-        let Path(names) = Path::<T>::from_request_parts(parts, app).await.map_err(wrong)?;
-        let valid = names.check();
-        if let Some((job_type, worker)) = names.worker() {
-            let caller =
-                Caller::from_request_parts(parts, app).await.map_err(|_| V1Error::internal(&NoCaller))?;
+        let Path(path) = Path::<P>::from_request_parts(parts, app).await.map_err(wrong)?;
+        let valid = path.check();
+        if let Some(worker) = path.worker() {
             let is_ping = parts.uri.path().ends_with("/ping");
-            app.workers.check(app, &caller, (job_type, worker), is_ping, valid).await?;
+            app.workers.check(app, &caller, worker, is_ping, valid).await?;
         } else {
             valid?;
         }
-        Ok(Named(names))
+        Ok(Call { app: app.clone(), caller, path })
     }
 }
 
@@ -176,9 +199,34 @@ impl<T: DeserializeOwned> FromRequestParts<App> for Params<T> {
     }
 }
 
+/// Checks an id with a bound of its own. `what` is the member, and what has the bound.
+pub(super) fn check_short(what: &str, id: &str, most: usize) -> Result<()> {
+    if id.len() > most {
+        return Err(V1Error::bad(format!("{what} has more than {most} bytes"), "choose a shorter one"));
+    }
+    Ok(names::check_id(id)?)
+}
+
+/// Checks a name, if it is stated.
+pub(super) fn check_stated(
+    name: &Option<String>,
+    check: impl FnOnce(&str) -> Result<(), names::Problem>,
+) -> Result<()> {
+    Ok(name.as_deref().map_or(Ok(()), check)?)
+}
+
 pub(super) fn shortened(text: &str) -> String {
     match text.floor_char_boundary(MAX_MISTAKE_BYTES) {
         end if end < text.len() => format!("{}…", &text[..end]),
         _ => text.to_owned(),
+    }
+}
+
+/// A value as the JSON of a response, with status 200 if no other one is given with it.
+pub(super) struct Shown<T>(pub T);
+
+impl<T: Serialize> IntoResponse for Shown<T> {
+    fn into_response(self) -> Response {
+        answer::ok(&self.0)
     }
 }

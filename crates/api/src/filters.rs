@@ -1,68 +1,39 @@
 //! `/v1/filters`: rules that decide which waiting jobs may start.
 
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::Response;
-use serde::Deserialize;
 use turnwise_policy::eligibility::filters::{Action, Filters as Ordered, Rule};
 use turnwise_protocol::{
-    Action as ApiAction, Filter, Filters, MAX_FILTER_NAME_BYTES, MAX_TIME_US, PutFilter, RemovedFilter,
-    codes, names,
+    Action as ApiAction, Filter, Filters, MAX_FILTER_NAME_BYTES, MAX_TIME_US, PutFilter, RemovedFilter, names,
 };
 use turnwise_queue::filters as rows;
-use turnwise_web::answer;
-use utoipa::IntoParams;
 
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Named, Names};
+use super::extract::{Call, Shown, check_short, path_with_name};
 use super::responses::{BadBody, Common};
+use super::view::same;
 
-/// `/{filter}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct FilterPath {
+path_with_name! {
+    /// `/{filter}`
+    FilterPath(check_name):
     /// The filter's name, percent-encoded.
     #[param(value_type = names::Name)]
-    filter: String,
-}
-
-impl Names for FilterPath {
-    fn check(&self) -> Result<()> {
-        check_name(&self.filter)
-    }
+    filter
 }
 
 /// Checks the name of a filter.
 pub fn check_name(filter: &str) -> Result<()> {
-    if filter.len() > MAX_FILTER_NAME_BYTES {
-        let problem = format!("filter: its name has more than {MAX_FILTER_NAME_BYTES} bytes");
-        return Err(V1Error::bad(problem, "choose a shorter name"));
-    }
-    names::check_id(filter)?;
-    Ok(())
+    check_short("filter: its name", filter, MAX_FILTER_NAME_BYTES)
 }
 
 fn no_filter(id: &str) -> V1Error {
-    V1Error::new(
-        StatusCode::NOT_FOUND,
-        codes::NOT_FOUND,
-        format!("there is no filter `{id}`"),
-        "GET /v1/filters lists all filters",
-    )
+    V1Error::not_found(format!("there is no filter `{id}`"), "GET /v1/filters lists all filters")
 }
 
 fn shown(rule: &Rule) -> Filter {
     Filter {
         id: rule.id.clone(),
-        action: match rule.action {
-            Action::Accept => ApiAction::Accept,
-            Action::Pause => ApiAction::Pause,
-            Action::Reject => ApiAction::Reject,
-            Action::Continue => ApiAction::Continue,
-            Action::Concurrency => ApiAction::Concurrency,
-        },
+        action: same!(rule.action, Action => ApiAction: Accept Pause Reject Continue Concurrency),
         limit: rule.limit,
         when: rule.when.clone(),
         priority: rule.priority,
@@ -79,8 +50,8 @@ fn shown(rule: &Rule) -> Filter {
     get, path = "/filters", tag = "filters", operation_id = "list_filters",
     responses((status = 200, body = Filters, description = "All filters."), Common),
 )]
-pub(super) async fn list_filters(State(app): State<App>) -> Result<Response> {
-    Ok(answer::ok(&filters(&app).await?))
+pub(super) async fn list_filters(Call { app, .. }: Call) -> Result<Shown<Filters>> {
+    filters(&app).await.map(Shown)
 }
 
 /// All filters, in the order in which the server evaluates them.
@@ -103,11 +74,11 @@ pub async fn filters(app: &App) -> Result<Filters> {
         Common,
     ),
 )]
-pub(super) async fn get_filter(State(app): State<App>, Named(path): Named<FilterPath>) -> Result<Response> {
+pub(super) async fn get_filter(Call { app, path, .. }: Call<FilterPath>) -> Result<Shown<Filter>> {
     let tx = app.store.begin().await?;
     let rules = rows::list(&tx, &app.keys).await?;
     match rules.iter().find(|rule| rule.id == path.filter) {
-        Some(rule) => Ok(answer::ok(&shown(rule))),
+        Some(rule) => Ok(Shown(shown(rule))),
         None => Err(no_filter(&path.filter)),
     }
 }
@@ -123,11 +94,10 @@ pub(super) async fn get_filter(State(app): State<App>, Named(path): Named<Filter
     responses((status = 200, body = Filter, description = "The filter as it is now."), BadBody, Common),
 )]
 pub(super) async fn put_filter(
-    State(app): State<App>,
-    Named(path): Named<FilterPath>,
+    Call { app, path, .. }: Call<FilterPath>,
     Json(put): Json<PutFilter>,
-) -> Result<Response> {
-    Ok(answer::ok(&write(&app, &rule(path.filter, put)?).await?))
+) -> Result<Shown<Filter>> {
+    write(&app, &rule(path.filter, put)?).await.map(Shown)
 }
 
 /// Writes a filter, new or in place of the one with its name.
@@ -148,13 +118,7 @@ pub fn rule(id: String, put: PutFilter) -> Result<Rule> {
         priority: put.priority,
         watermark_us: put.watermark_us,
         when: put.when,
-        action: match put.action {
-            ApiAction::Accept => Action::Accept,
-            ApiAction::Pause => Action::Pause,
-            ApiAction::Reject => Action::Reject,
-            ApiAction::Continue => Action::Continue,
-            ApiAction::Concurrency => Action::Concurrency,
-        },
+        action: same!(put.action, ApiAction => Action: Accept Pause Reject Continue Concurrency),
         limit: put.limit,
         note: put.note,
     })
@@ -171,12 +135,9 @@ pub fn rule(id: String, put: PutFilter) -> Result<Rule> {
         Common,
     ),
 )]
-pub(super) async fn remove_filter(
-    State(app): State<App>,
-    Named(path): Named<FilterPath>,
-) -> Result<Response> {
+pub(super) async fn remove_filter(Call { app, path, .. }: Call<FilterPath>) -> Result<Shown<RemovedFilter>> {
     remove(&app, &path.filter).await?;
-    Ok(answer::ok(&RemovedFilter { removed: true }))
+    Ok(Shown(RemovedFilter { removed: true }))
 }
 
 /// Removes a filter.

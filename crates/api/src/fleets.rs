@@ -2,41 +2,27 @@
 
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use turnwise_protocol::fleets::{
     MAX_FLEET_EXPIRY_MS, MAX_FLEET_NAME_BYTES, MAX_FLEET_TEXT_BYTES, MAX_FLEET_TYPES,
 };
 use turnwise_protocol::{Fleet, FleetType, Fleets, PutFleet, RemovedFleet, names};
 use turnwise_queue::fleets::{self as rows, Report};
-use turnwise_web::answer;
-use utoipa::IntoParams;
 
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Named, Names};
+use super::event_log::us;
+use super::extract::{Call, Shown, check_short, path_with_name};
 use super::responses::{BadBody, Common};
 use super::workers::check_range;
 
-/// `/{name}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct FleetPath {
+path_with_name! {
+    /// `/{name}`
+    FleetPath(|name: &str| check_short("name: it", name, MAX_FLEET_NAME_BYTES)):
     /// The fleet's name, percent-encoded: at most 64 bytes.
     #[param(min_length = 1, max_length = 64, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
-    name: String,
-}
-
-impl Names for FleetPath {
-    fn check(&self) -> Result<()> {
-        if self.name.len() > MAX_FLEET_NAME_BYTES {
-            let problem = format!("name: has more than {MAX_FLEET_NAME_BYTES} bytes");
-            return Err(V1Error::bad(problem, "choose a shorter name"));
-        }
-        Ok(names::check_id(&self.name)?)
-    }
+    name
 }
 
 /// Largest count of a report: the largest number that the format of the description has.
@@ -58,8 +44,8 @@ struct Kept {
     get, path = "/fleets", tag = "nodes", operation_id = "list_fleets",
     responses((status = 200, body = Fleets, description = "The fleets, at most 200."), Common),
 )]
-pub(super) async fn list_fleets(State(app): State<App>) -> Result<Response> {
-    Ok(answer::ok(&Fleets { fleets: fleets(&app).await? }))
+pub(super) async fn list_fleets(Call { app, .. }: Call) -> Result<Shown<Fleets>> {
+    Ok(Shown(Fleets { fleets: fleets(&app).await? }))
 }
 
 /// The fleets that have reported lately, by name.
@@ -84,10 +70,9 @@ fn shown(name: String, report: Report) -> Option<Fleet> {
     responses((status = 200, body = Fleet, description = "The fleet as it is listed now."), BadBody, Common),
 )]
 pub(super) async fn put_fleet(
-    State(app): State<App>,
-    Named(path): Named<FleetPath>,
+    Call { app, path, .. }: Call<FleetPath>,
     Json(put): Json<PutFleet>,
-) -> Result<Response> {
+) -> Result<Shown<Fleet>> {
     let PutFleet { host, version, started_us, expires_ms, types } = put;
     check_range("expires_ms", expires_ms, 1, MAX_FLEET_EXPIRY_MS)?;
     check_range("types", types.len(), 0, MAX_FLEET_TYPES)?;
@@ -102,14 +87,14 @@ pub(super) async fn put_fleet(
         }
     }
     let seen_us = app.now_us();
-    let valid_us = i64::try_from(Duration::from_millis(expires_ms).as_micros()).unwrap_or(i64::MAX);
+    let valid_us = us(Duration::from_millis(expires_ms));
     let kept = Kept { host, version, started_us, types };
     let state = serde_json::to_value(&kept).map_err(|error| V1Error::internal(&error))?;
     let report = &Report { seen_us, expires_us: seen_us.saturating_add(valid_us), state };
     let (keys, name) = (&app.keys, &path.name);
     app.store.transact(|tx| async move { rows::put(&tx, keys, name, report).await }).await?;
     let Kept { host, version, started_us, types } = kept;
-    Ok(answer::ok(&Fleet { name: path.name, host, version, started_us, seen_us, types }))
+    Ok(Shown(Fleet { name: path.name, host, version, started_us, seen_us, types }))
 }
 
 fn check_text(field: &str, text: &str) -> Result<()> {
@@ -127,8 +112,8 @@ fn check_text(field: &str, text: &str) -> Result<()> {
     delete, path = "/fleets/{name}", tag = "nodes", operation_id = "remove_fleet", params(FleetPath),
     responses((status = 200, body = RemovedFleet, description = "There is no such report now."), Common),
 )]
-pub(super) async fn remove_fleet(State(app): State<App>, Named(path): Named<FleetPath>) -> Result<Response> {
+pub(super) async fn remove_fleet(Call { app, path, .. }: Call<FleetPath>) -> Result<Shown<RemovedFleet>> {
     let (keys, name) = (&app.keys, &path.name);
     let removed = app.store.transact(|tx| async move { rows::remove(&tx, keys, name).await }).await?;
-    Ok(answer::ok(&RemovedFleet { removed }))
+    Ok(Shown(RemovedFleet { removed }))
 }

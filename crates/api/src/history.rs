@@ -2,19 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_protocol::{History, HistoryPoint, HistoryStep, TenantHistory, TypeHistory, names};
 use turnwise_queue::history::{self, Sample, Step};
 use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use turnwise_worker::JOB_BOUNDS_US;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::Result;
-use super::extract::Params;
+use super::extract::{Call, Params, Shown, check_stated};
 use super::responses::Common;
 
 const SECOND_US: i64 = 1_000_000;
@@ -54,17 +51,14 @@ pub(super) struct HistoryParams {
     responses((status = 200, body = History, description = "A part of the history."), Common),
 )]
 pub(super) async fn get_history(
-    State(app): State<App>,
-    caller: Caller,
+    Call { app, caller, .. }: Call,
     Params(params): Params<HistoryParams>,
-) -> Result<Response> {
-    if let Some(job_type) = &params.job_type {
-        names::check_type(job_type)?;
-    }
+) -> Result<Shown<History>> {
+    check_stated(&params.job_type, names::check_type)?;
     let to_us = params.to_us.unwrap_or_else(|| app.now_us()).clamp(0, LATEST_US);
     let from_us = params.from_us.unwrap_or(to_us.saturating_sub(DEFAULT_US)).clamp(0, LATEST_US);
     let step = params.step.map_or_else(|| fitting(from_us, to_us, app.now_us()), step_of);
-    Ok(answer::ok(&read(&app, &caller, params.job_type.as_deref(), step, (from_us, to_us)).await?))
+    Ok(Shown(read(&app, &caller, params.job_type.as_deref(), step, (from_us, to_us)).await?))
 }
 
 /// A part of the history, as far as the caller may see it.

@@ -1,55 +1,38 @@
 //! `/v1/users`, `/v1/tokens` and `/v1/me`: who may use the server.
 
-use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
 use serde::Deserialize;
-use turnwise_identity::{Error, MAX_NAME_BYTES, Password, Scopes, identities};
+use turnwise_identity::{MAX_NAME_BYTES, Password, Scopes, identities};
 use turnwise_protocol::{
     ChangedIdentity, MadeToken, Me, NewToken, NewUser, Nothing, SetPassword, SetScopes, Tokens, User, Users,
     codes,
 };
 use turnwise_store::Transaction;
 use turnwise_web::access::{Caller, Who};
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
-use super::extract::{Named, Names, Params};
+use super::extract::{Call, Params, Shown, path_with_name};
 use super::list::{check_limit, default_limit};
 use super::responses::{BadBody, Common};
 use super::tokens::{made_token, new_token, shown_token, shown_user};
 
-/// `/{name}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct UserPath {
+path_with_name! {
+    /// `/{name}`
+    UserPath(|name: &str| check_length("name", name)):
     /// The user's name, percent-encoded.
     #[param(min_length = 1, max_length = 128, pattern = r"^[^:\u0000-\u001f\u007f-\u009f]+$")]
-    name: String,
+    name
 }
 
-/// `/{id}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct TokenPath {
+path_with_name! {
+    /// `/{id}`
+    TokenPath(|id: &str| check_length("id", id)):
     /// The token's id.
     #[param(min_length = 12, max_length = 12, pattern = r"^[0-9a-f]{12}$")]
-    id: String,
-}
-
-impl Names for UserPath {
-    fn check(&self) -> Result<()> {
-        check_length("name", &self.name)
-    }
-}
-
-impl Names for TokenPath {
-    fn check(&self) -> Result<()> {
-        check_length("id", &self.id)
-    }
+    id
 }
 
 fn check_length(what: &str, text: &str) -> Result<()> {
@@ -81,29 +64,6 @@ impl PageParams {
     }
 }
 
-fn conflict(error: &Error, hint: &'static str) -> V1Error {
-    V1Error::conflict(codes::CONFLICT, error.to_string(), hint)
-}
-
-impl From<Error> for V1Error {
-    fn from(error: Error) -> Self {
-        match error {
-            Error::Store(error) => error.into(),
-            Error::Invalid { .. } => {
-                V1Error::bad(error.to_string(), "correct the member; /v1/openapi.json has the bounds")
-            }
-            Error::Exists(_) => conflict(&error, "choose another name, or change the password of this user"),
-            Error::LastAdmin(_) => conflict(&error, "add another identity with the scope `admin` first"),
-            Error::NotFound { .. } => V1Error::new(
-                StatusCode::NOT_FOUND,
-                codes::NOT_FOUND,
-                error.to_string(),
-                "it was never added, or was removed",
-            ),
-        }
-    }
-}
-
 /// What the sender may do
 ///
 /// The identity that sends the request, and its scopes.
@@ -111,9 +71,9 @@ impl From<Error> for V1Error {
     get, path = "/me", tag = "identities", operation_id = "get_me",
     responses((status = 200, body = Me, description = "The sender of this request."), Common),
 )]
-pub(super) async fn get_me(caller: Caller) -> Result<Response> {
-    let scopes = caller.scopes().map(Scopes::texts).unwrap_or_default();
-    Ok(answer::ok(&Me { open: *caller.who() == Who::Everyone, identity: caller.name(), scopes }))
+pub(super) async fn get_me(Call { caller, .. }: Call) -> Result<Shown<Me>> {
+    let open = *caller.who() == Who::Everyone;
+    Ok(Shown(Me { open, identity: caller.name(), scopes: caller.scopes().texts() }))
 }
 
 /// Add a user
@@ -128,12 +88,8 @@ pub(super) async fn get_me(caller: Caller) -> Result<Response> {
         BadBody, Common,
     ),
 )]
-pub(super) async fn add_user(
-    State(app): State<App>,
-    caller: Caller,
-    Json(new): Json<NewUser>,
-) -> Result<Response> {
-    Ok(answer::json(StatusCode::CREATED, &make_user(&app, &caller, new).await?))
+pub(super) async fn add_user(call: Call, Json(new): Json<NewUser>) -> Result<(StatusCode, Shown<User>)> {
+    Ok((StatusCode::CREATED, Shown(make_user(&call.app, &call.caller, new).await?)))
 }
 
 /// Adds a user.
@@ -147,14 +103,24 @@ pub async fn make_user(
     let password = app.identities.hash(Password::new(password)?).await?;
     let user = turnwise_identity::User::new(&name, password, scopes, app.now_us())?;
     let new = &user;
-    let added = app.store.transact(|tx| async move {
-        check_open(&tx, app, caller).await?;
-        Ok::<_, V1Error>(identities::add_user(&tx, &app.keys, new).await?)
-    });
-    added.await?;
-    app.identities.changed().await;
+    change(app, caller, |tx| async move { identities::add_user(&tx, &app.keys, new).await }).await?;
     tracing::info!(by = caller.name(), user = name, scopes = ?user.scopes.texts(), "a user was added");
     Ok(shown_user(user))
+}
+
+/// Changes identities, and applies the change on this node before the response.
+async fn change<T, F>(app: &App, caller: &Caller, change: impl Fn(Transaction) -> F) -> Result<T>
+where
+    F: Future<Output = turnwise_identity::Result<T>>,
+{
+    let change = &change;
+    let changed = app.store.transact(|tx| async move {
+        check_open(&tx, app, caller).await?;
+        Ok::<_, V1Error>(change(tx).await?)
+    });
+    let changed = changed.await?;
+    app.identities.changed().await;
+    Ok(changed)
 }
 
 /// Everyone may change identities only while there is none. Another request may have added the first one since this request
@@ -163,9 +129,7 @@ async fn check_open(tx: &Transaction, app: &App, caller: &Caller) -> Result<()> 
     if *caller.who() != Who::Everyone || identities::session_key(tx, &app.keys).await?.is_none() {
         return Ok(());
     }
-    Err(V1Error::new(
-        StatusCode::UNAUTHORIZED,
-        codes::UNAUTHORIZED,
+    Err(V1Error::unauthorized(
         "by now the store has identities, so this request needs one",
         "send the password of a user or a token",
     ))
@@ -190,8 +154,11 @@ fn check_first(caller: &Caller, scopes: &Scopes) -> Result<()> {
     get, path = "/users", tag = "identities", operation_id = "list_users", params(PageParams),
     responses((status = 200, body = Users, description = "A page of users."), Common),
 )]
-pub(super) async fn list_users(State(app): State<App>, Params(page): Params<PageParams>) -> Result<Response> {
-    Ok(answer::ok(&users(&app, page).await?))
+pub(super) async fn list_users(
+    Call { app, .. }: Call,
+    Params(page): Params<PageParams>,
+) -> Result<Shown<Users>> {
+    users(&app, page).await.map(Shown)
 }
 
 /// A page of users.
@@ -218,12 +185,10 @@ pub async fn users(app: &App, page: PageParams) -> Result<Users> {
     ),
 )]
 pub(super) async fn set_password(
-    State(app): State<App>,
-    caller: Caller,
-    Named(UserPath { name }): Named<UserPath>,
+    Call { app, caller, path }: Call<UserPath>,
     Json(SetPassword { password }): Json<SetPassword>,
-) -> Result<Response> {
-    Ok(answer::ok(&change_password(&app, &caller, &name, password).await?))
+) -> Result<Shown<ChangedIdentity>> {
+    change_password(&app, &caller, &path.name, password).await.map(Shown)
 }
 
 /// Changes a user's password.
@@ -233,14 +198,13 @@ pub async fn change_password(
     name: &str,
     password: String,
 ) -> Result<ChangedIdentity> {
-    let password = app.identities.hash(Password::new(password)?).await?;
-    let (user, hash) = (name, &password);
-    let set = app.store.transact(|tx| async move {
-        check_open(&tx, app, caller).await?;
-        Ok::<_, V1Error>(identities::set_password(&tx, &app.keys, user, hash.clone()).await?)
-    });
-    set.await?;
-    app.identities.changed().await;
+    let hash = &app.identities.hash(Password::new(password)?).await?;
+    change(
+        app,
+        caller,
+        |tx| async move { identities::set_password(&tx, &app.keys, name, hash.clone()).await },
+    )
+    .await?;
     tracing::info!(by = caller.name(), user = name, "a password was changed");
     Ok(ChangedIdentity { ok: true })
 }
@@ -260,23 +224,19 @@ pub async fn change_password(
     ),
 )]
 pub(super) async fn set_scopes(
-    State(app): State<App>,
-    caller: Caller,
-    Named(UserPath { name }): Named<UserPath>,
+    Call { app, caller, path }: Call<UserPath>,
     Json(SetScopes { scopes }): Json<SetScopes>,
-) -> Result<Response> {
-    Ok(answer::ok(&change_scopes(&app, &caller, &name, &scopes).await?))
+) -> Result<Shown<User>> {
+    change_scopes(&app, &caller, &path.name, &scopes).await.map(Shown)
 }
 
 /// Changes a user's scopes.
 pub async fn change_scopes(app: &App, caller: &Caller, name: &str, scopes: &[String]) -> Result<User> {
     let (scopes, now_us) = (&Scopes::parse(scopes)?, app.now_us());
-    let set = app.store.transact(|tx| async move {
-        check_open(&tx, app, caller).await?;
-        Ok::<_, V1Error>(identities::set_scopes(&tx, &app.keys, name, scopes.clone(), now_us).await?)
-    });
-    let changed = set.await?;
-    app.identities.changed().await;
+    let changed = change(app, caller, |tx| async move {
+        identities::set_scopes(&tx, &app.keys, name, scopes.clone(), now_us).await
+    })
+    .await?;
     tracing::info!(by = caller.name(), user = name, scopes = ?changed.scopes.texts(), "the scopes of a user were changed");
     Ok(shown_user(changed))
 }
@@ -292,23 +252,15 @@ pub async fn change_scopes(app: &App, caller: &Caller, name: &str, scopes: &[Str
         Common,
     ),
 )]
-pub(super) async fn remove_user(
-    State(app): State<App>,
-    caller: Caller,
-    Named(UserPath { name }): Named<UserPath>,
-) -> Result<Response> {
-    Ok(answer::ok(&drop_user(&app, &caller, &name).await?))
+pub(super) async fn remove_user(call: Call<UserPath>) -> Result<Shown<ChangedIdentity>> {
+    drop_user(&call.app, &call.caller, &call.path.name).await.map(Shown)
 }
 
 /// Removes a user.
 pub async fn drop_user(app: &App, caller: &Caller, name: &str) -> Result<ChangedIdentity> {
-    let (user, now_us) = (name, app.now_us());
-    let removed = app.store.transact(|tx| async move {
-        check_open(&tx, app, caller).await?;
-        Ok::<_, V1Error>(identities::remove_user(&tx, &app.keys, user, now_us).await?)
-    });
-    removed.await?;
-    app.identities.changed().await;
+    let now_us = app.now_us();
+    change(app, caller, |tx| async move { identities::remove_user(&tx, &app.keys, name, now_us).await })
+        .await?;
     tracing::info!(by = caller.name(), user = name, "a user was removed");
     Ok(ChangedIdentity { ok: true })
 }
@@ -326,11 +278,10 @@ pub async fn drop_user(app: &App, caller: &Caller, name: &str) -> Result<Changed
     ),
 )]
 pub(super) async fn add_token(
-    State(app): State<App>,
-    caller: Caller,
+    call: Call,
     Json(new): Json<NewToken>,
-) -> Result<Response> {
-    Ok(answer::json(StatusCode::CREATED, &make_token(&app, &caller, &new).await?))
+) -> Result<(StatusCode, Shown<MadeToken>)> {
+    Ok((StatusCode::CREATED, Shown(make_token(&call.app, &call.caller, &new).await?)))
 }
 
 /// Adds a token.
@@ -360,10 +311,10 @@ pub async fn make_token(app: &App, caller: &Caller, new: &NewToken) -> Result<Ma
     responses((status = 200, body = Tokens, description = "A page of tokens."), Common),
 )]
 pub(super) async fn list_tokens(
-    State(app): State<App>,
+    Call { app, .. }: Call,
     Params(page): Params<PageParams>,
-) -> Result<Response> {
-    Ok(answer::ok(&tokens(&app, page).await?))
+) -> Result<Shown<Tokens>> {
+    tokens(&app, page).await.map(Shown)
 }
 
 /// A page of tokens.
@@ -391,24 +342,14 @@ pub async fn tokens(app: &App, page: PageParams) -> Result<Tokens> {
         BadBody, Common,
     ),
 )]
-pub(super) async fn rotate_token(
-    State(app): State<App>,
-    caller: Caller,
-    Named(TokenPath { id }): Named<TokenPath>,
-    _: NoBody,
-) -> Result<Response> {
-    Ok(answer::ok(&renew_token(&app, &caller, &id).await?))
+pub(super) async fn rotate_token(call: Call<TokenPath>, _: NoBody) -> Result<Shown<MadeToken>> {
+    renew_token(&call.app, &call.caller, &call.path.id).await.map(Shown)
 }
 
 /// Gives a token a new secret.
 pub async fn renew_token(app: &App, caller: &Caller, id: &str) -> Result<MadeToken> {
-    let token = id;
-    let rotated = app.store.transact(|tx| async move {
-        check_open(&tx, app, caller).await?;
-        Ok::<_, V1Error>(identities::rotate_token(&tx, &app.keys, token).await?)
-    });
-    let (token, secret) = rotated.await?;
-    app.identities.changed().await;
+    let rotate = |tx: Transaction| async move { identities::rotate_token(&tx, &app.keys, id).await };
+    let (token, secret) = change(app, caller, rotate).await?;
     tracing::info!(by = caller.name(), token = id, "a token was rotated");
     Ok(made_token(token, &secret))
 }
@@ -426,23 +367,15 @@ pub async fn renew_token(app: &App, caller: &Caller, id: &str) -> Result<MadeTok
         Common,
     ),
 )]
-pub(super) async fn revoke_token(
-    State(app): State<App>,
-    caller: Caller,
-    Named(TokenPath { id }): Named<TokenPath>,
-) -> Result<Response> {
-    Ok(answer::ok(&drop_token(&app, &caller, &id).await?))
+pub(super) async fn revoke_token(call: Call<TokenPath>) -> Result<Shown<ChangedIdentity>> {
+    drop_token(&call.app, &call.caller, &call.path.id).await.map(Shown)
 }
 
 /// Revokes a token.
 pub async fn drop_token(app: &App, caller: &Caller, id: &str) -> Result<ChangedIdentity> {
-    let (token, now_us) = (id, app.now_us());
-    let revoked = app.store.transact(|tx| async move {
-        check_open(&tx, app, caller).await?;
-        Ok::<_, V1Error>(identities::revoke_token(&tx, &app.keys, token, now_us).await?)
-    });
-    revoked.await?;
-    app.identities.changed().await;
+    let now_us = app.now_us();
+    change(app, caller, |tx| async move { identities::revoke_token(&tx, &app.keys, id, now_us).await })
+        .await?;
     tracing::info!(by = caller.name(), token = id, "a token was revoked");
     Ok(ChangedIdentity { ok: true })
 }

@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_indexer::Kind;
 use turnwise_indexer::jobs::{Info, JOB_TYPE, Summary};
@@ -12,15 +10,15 @@ use turnwise_protocol::{Index, IndexBuilding, IndexBuilt, IndexKind, Indexes, na
 use turnwise_queue::{Job, State as JobState, jobs as rows};
 use turnwise_replicator::MAX_SEQS;
 use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::Result;
-use super::extract::Params;
+use super::extract::{Call, Params, Shown, check_stated};
 use super::list::{Cursor, check_limit, default_limit};
+use super::position_text;
 use super::responses::Common;
-use super::{position_text, view};
+use super::view::{self, same};
 
 /// Number of jobs that one request reads. If it needs more, its page is short, and the next page continues.
 const MAX_LOOKED_AT: usize = 5_000;
@@ -63,12 +61,8 @@ pub struct IndexesParams {
     get, path = "/indexes", tag = "indexes", operation_id = "list_indexes", params(IndexesParams),
     responses((status = 200, body = Indexes, description = "A page of indexes."), Common),
 )]
-pub(super) async fn list_indexes(
-    State(app): State<App>,
-    caller: Caller,
-    Params(params): Params<IndexesParams>,
-) -> Result<Response> {
-    Ok(answer::ok(&indexes(&app, &caller, params).await?))
+pub(super) async fn list_indexes(call: Call, Params(query): Params<IndexesParams>) -> Result<Shown<Indexes>> {
+    indexes(&call.app, &call.caller, query).await.map(Shown)
 }
 
 /// A page of indexes, of those that the caller may read.
@@ -77,9 +71,7 @@ pub async fn indexes(app: &App, caller: &Caller, params: IndexesParams) -> Resul
     for (what, name) in
         [("server", &params.server), ("database", &params.database), ("tenant", &params.tenant)]
     {
-        if let Some(name) = name {
-            names::check_name(what, name)?;
-        }
+        check_stated(name, |name| names::check_name(what, name))?;
     }
     let after = position_text::read(app, caller, params.after.clone()).await?;
     let mut after = after.as_deref().map(Cursor::parse).transpose()?.map(|cursor| cursor.id);
@@ -134,12 +126,7 @@ impl IndexesParams {
 }
 
 fn index(job: Job, summary: Summary, info: Info) -> Index {
-    let kind = match summary.index.kind {
-        Kind::Views => IndexKind::Views,
-        Kind::Mango => IndexKind::Mango,
-        Kind::Search => IndexKind::Search,
-        Kind::Nouveau => IndexKind::Nouveau,
-    };
+    let kind = same!(summary.index.kind, Kind => IndexKind: Views Mango Search Nouveau);
     let built = info.built.map(|built| IndexBuilt {
         began_us: built.began_us,
         ended_us: built.ended_us,

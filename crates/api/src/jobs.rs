@@ -2,25 +2,22 @@
 
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_protocol::{
     Cancelled, DEFAULT_WAIT_MS, Job, MAX_WAIT_MS, Nothing, Prioritized, Removed, Retried, SetPriority,
     WaitAnswer,
 };
-use turnwise_queue::{State as QueueState, jobs};
+use turnwise_queue::{Job as QueueJob, State as QueueState, jobs};
 use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::add::class_of;
 use super::app::App;
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
-use super::extract::{JobPath, Named, Params};
+use super::extract::{Call, JobPath, Params, Shown};
 use super::responses::{BadBody, Common, NoJob};
 use super::{builtin_types, view};
 
@@ -30,15 +27,20 @@ use super::{builtin_types, view};
     responses((status = 200, body = Job, description = "The job. Its options are not shown: they may hold secrets."),
         NoJob, Common),
 )]
-pub(super) async fn get_job(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
-) -> Result<Response> {
-    match find(&app, &caller, &path.job_type, &path.id).await? {
-        Some(job) => Ok(answer::ok(&job)),
-        None => Err(V1Error::no_job(&path.job_type, &path.id)),
-    }
+pub(super) async fn get_job(Call { app, caller, path }: Call<JobPath>) -> Result<Shown<Job>> {
+    let job = find(&app, &caller, &path.job_type, &path.id).await?;
+    job.map(Shown).ok_or_else(|| V1Error::no_job(&path.job_type, &path.id))
+}
+
+/// The row of a job, if the caller may read it.
+pub(super) async fn visible(
+    app: &App,
+    caller: &Caller,
+    tx: &Transaction,
+    JobPath { job_type, id }: &JobPath,
+) -> Result<QueueJob> {
+    let job = caller.sees(jobs::get(tx, &app.keys, job_type, id).await?);
+    job.ok_or_else(|| V1Error::no_job(job_type, id))
 }
 
 /// The job, if it exists and the caller may read it.
@@ -73,11 +75,9 @@ fn default_wait() -> u64 {
     responses((status = 200, body = WaitAnswer, description = "The job has ended, or the time is over."), NoJob, Common),
 )]
 pub(super) async fn wait_for_job(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
+    Call { app, caller, path }: Call<JobPath>,
     Params(WaitParams { timeout_ms }): Params<WaitParams>,
-) -> Result<Response> {
+) -> Result<Shown<WaitAnswer>> {
     if timeout_ms > MAX_WAIT_MS {
         let reason = format!("timeout_ms: must be from 0 to {MAX_WAIT_MS}");
         return Err(V1Error::bad(reason, "repeat the request until `finished` is true"));
@@ -89,13 +89,11 @@ pub(super) async fn wait_for_job(
     loop {
         let tx = app.store.begin().await?;
         let seen = tx.get(&key).await?;
-        let Some(job) = caller.sees(jobs::get(&tx, &app.keys, &path.job_type, &path.id).await?) else {
-            return Err(V1Error::no_job(&path.job_type, &path.id));
-        };
+        let job = visible(&app, &caller, &tx, &path).await?;
         let finished = job.state().is_final();
         if finished || over {
             let job = view::job(&app, &tx, job).await?;
-            return Ok(answer::ok(&WaitAnswer { finished, job }));
+            return Ok(Shown(WaitAnswer { finished, job }));
         }
         drop(tx);
         let changed = app.store.watch(key.clone(), seen).await?;
@@ -123,12 +121,10 @@ pub(super) async fn wait_for_job(
     ),
 )]
 pub(super) async fn cancel_job(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
+    Call { app, caller, path }: Call<JobPath>,
     _: NoBody,
-) -> Result<Response> {
-    Ok(answer::ok(&cancel(&app, &caller, &path).await?))
+) -> Result<Shown<Cancelled>> {
+    cancel(&app, &caller, &path).await.map(Shown)
 }
 
 /// Cancels a job.
@@ -136,21 +132,17 @@ pub async fn cancel(app: &App, caller: &Caller, path: &JobPath) -> Result<Cancel
     let now_us = app.now_us();
     let cancelled = app.store.transact(|tx| async move {
         let (keys, JobPath { job_type, id }) = (&app.keys, path);
-        let job = changeable(caller, jobs::get(&tx, keys, job_type, id).await?, path)?;
+        let job = changeable(app, caller, &tx, path).await?;
         builtin_types::check_stoppable(&job)?;
         jobs::cancel(&tx, keys, job_type, id, now_us).await?;
-        Ok::<_, V1Error>(Cancelled { state: state_of(app, &tx, path).await? })
+        Ok::<_, V1Error>(Cancelled { state: state_of(app, caller, &tx, path).await? })
     });
     cancelled.await
 }
 
 /// The job, if the caller may change it.
-fn changeable(
-    caller: &Caller,
-    job: Option<turnwise_queue::Job>,
-    JobPath { job_type, id }: &JobPath,
-) -> Result<turnwise_queue::Job> {
-    let job = caller.sees(job).ok_or_else(|| V1Error::no_job(job_type, id))?;
+async fn changeable(app: &App, caller: &Caller, tx: &Transaction, path: &JobPath) -> Result<QueueJob> {
+    let job = visible(app, caller, tx, path).await?;
     match caller.writes(&job.tenant) {
         true => Ok(job),
         false => Err(V1Error::read_only(&job.tenant)),
@@ -160,11 +152,11 @@ fn changeable(
 /// A job's state, including the changes of this transaction.
 async fn state_of(
     app: &App,
+    caller: &Caller,
     tx: &Transaction,
-    JobPath { job_type, id }: &JobPath,
+    path: &JobPath,
 ) -> Result<turnwise_protocol::State> {
-    let job = jobs::get(tx, &app.keys, job_type, id).await?;
-    Ok(view::state(&job.ok_or_else(|| V1Error::no_job(job_type, id))?))
+    Ok(view::state(&visible(app, caller, tx, path).await?))
 }
 
 /// Retry a job
@@ -184,12 +176,10 @@ async fn state_of(
     ),
 )]
 pub(super) async fn retry_job(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
+    Call { app, caller, path }: Call<JobPath>,
     _: NoBody,
-) -> Result<Response> {
-    Ok(answer::ok(&retry(&app, &caller, &path).await?))
+) -> Result<Shown<Retried>> {
+    retry(&app, &caller, &path).await.map(Shown)
 }
 
 /// Retries a job.
@@ -197,7 +187,7 @@ pub async fn retry(app: &App, caller: &Caller, path: &JobPath) -> Result<Retried
     let now_us = app.now_us();
     let retried = app.store.transact(|tx| async move {
         let JobPath { job_type, id } = path;
-        let job = changeable(caller, jobs::get(&tx, &app.keys, job_type, id).await?, path)?;
+        let job = changeable(app, caller, &tx, path).await?;
         let retried = match job.state() {
             QueueState::Failed | QueueState::Cancelled => {
                 builtin_types::check_rerunnable(caller, job_type)?;
@@ -207,7 +197,7 @@ pub async fn retry(app: &App, caller: &Caller, path: &JobPath) -> Result<Retried
             _ if job.paused().is_some() || job.limited().is_some() => jobs::Retried::Not(job.state()),
             _ => jobs::retry(&tx, &app.keys, job_type, id, now_us).await?,
         };
-        let state = state_of(app, &tx, path).await?;
+        let state = state_of(app, caller, &tx, path).await?;
         Ok::<_, V1Error>(Retried { retried: retried == jobs::Retried::Now, state })
     });
     retried.await
@@ -223,12 +213,10 @@ pub async fn retry(app: &App, caller: &Caller, path: &JobPath) -> Result<Retried
     responses((status = 200, body = Prioritized, description = "Whether the job has this class now."), NoJob, BadBody, Common),
 )]
 pub(super) async fn set_priority(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
+    Call { app, caller, path }: Call<JobPath>,
     Json(SetPriority { priority }): Json<SetPriority>,
-) -> Result<Response> {
-    Ok(answer::ok(&prioritize(&app, &caller, &path, priority).await?))
+) -> Result<Shown<Prioritized>> {
+    prioritize(&app, &caller, &path, priority).await.map(Shown)
 }
 
 /// Changes a job's priority class.
@@ -236,15 +224,10 @@ pub async fn prioritize(app: &App, caller: &Caller, path: &JobPath, priority: i3
     let class = class_of(priority).map_err(|problem| V1Error::bad(problem, "the default is 0"))?;
     let set = app.store.transact(|tx| async move {
         let JobPath { job_type, id } = path;
-        changeable(caller, jobs::get(&tx, &app.keys, job_type, id).await?, path)?;
-        match jobs::set_class(&tx, &app.keys, job_type, id, class).await {
-            Ok(classed) => {
-                let changed = matches!(classed, jobs::Classed::Set(_));
-                Ok(Prioritized { changed, state: state_of(app, &tx, path).await? })
-            }
-            Err(turnwise_queue::Error::NotFound) => Err(V1Error::no_job(job_type, id)),
-            Err(error) => Err(error.into()),
-        }
+        changeable(app, caller, &tx, path).await?;
+        let classed = jobs::set_class(&tx, &app.keys, job_type, id, class).await?;
+        let changed = matches!(classed, jobs::Classed::Set(_));
+        Ok::<_, V1Error>(Prioritized { changed, state: state_of(app, caller, &tx, path).await? })
     });
     set.await
 }
@@ -263,20 +246,18 @@ pub async fn prioritize(app: &App, caller: &Caller, path: &JobPath, priority: i3
     ),
 )]
 pub(super) async fn remove_job(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
-) -> Result<Response> {
+    Call { app, caller, path }: Call<JobPath>,
+) -> Result<(StatusCode, Shown<Removed>)> {
     let removed = remove(&app, &caller, &path).await?;
     let status = if removed.removed { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok(answer::json(status, &removed))
+    Ok((status, Shown(removed)))
 }
 
 /// Removes a job.
 pub async fn remove(app: &App, caller: &Caller, path: &JobPath) -> Result<Removed> {
     let removed = app.store.transact(|tx| async move {
         let (keys, JobPath { job_type, id }) = (&app.keys, path);
-        let job = changeable(caller, jobs::get(&tx, keys, job_type, id).await?, path)?;
+        let job = changeable(app, caller, &tx, path).await?;
         builtin_types::check_stoppable(&job)?;
         jobs::remove(&tx, keys, job_type, id).await?;
         Ok::<_, V1Error>(!job.state().is_claimed())

@@ -48,7 +48,7 @@ use std::panic::AssertUnwindSafe;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header;
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::FutureExt;
@@ -58,7 +58,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 pub use self::accepting::Accepting;
-pub use self::app::{App, AppState, Health};
+pub use self::app::{App, AppState};
 pub use self::bulk::CallerGate;
 pub use self::catalogue::read as read_catalogue;
 pub use self::error::V1Error;
@@ -136,7 +136,7 @@ pub fn router(app: App) -> Router {
     let description = openapi::text(&description);
     routes
         // Not for methods that a route does not support.
-        .route_layer(from_fn(cross_site::check_json))
+        .route_layer(from_fn_with_state(app.web.clone(), cross_site::check_json))
         .route("/v1/openapi.json", get(move || async move { openapi::answer(description) }))
         .route("/v1", axum::routing::any(error::no_such_path))
         .route("/v1/", axum::routing::any(error::no_such_path))

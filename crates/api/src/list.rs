@@ -3,8 +3,6 @@
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-use axum::extract::State;
-use axum::response::Response;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::Deserialize;
 use turnwise_protocol::{DEFAULT_LIMIT, Job, Jobs, ListOrder, MAX_LIMIT, Types, names};
@@ -13,12 +11,11 @@ use turnwise_queue::listing::Order;
 use turnwise_queue::selection::Selection;
 use turnwise_queue::{Job as QueueJob, jobs as rows, reason_class};
 use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::Params;
+use super::extract::{Call, Params, Shown, check_stated};
 use super::responses::Common;
 use super::{CallerGate, bulk, position_text, sorted, view};
 
@@ -99,9 +96,7 @@ pub struct Cursor {
 impl Cursor {
     /// Parses the parameter `after`.
     pub fn parse(text: &str) -> Result<Cursor> {
-        let wrong = || {
-            V1Error::bad("after: must be the `next` of a page", "leave it out to begin with the first page")
-        };
+        let wrong = position_text::wrong;
         let (job_type, id) = text.split_once('/').ok_or_else(wrong)?;
         let job_type = percent_decode_str(job_type).decode_utf8().map_err(|_| wrong())?.into_owned();
         // The name itself is not checked: workers in this process may use types that clients cannot.
@@ -128,12 +123,8 @@ impl Cursor {
     get, path = "/jobs", tag = "jobs", operation_id = "list_jobs", params(ListParams),
     responses((status = 200, body = Jobs, description = "A page of jobs."), Common),
 )]
-pub(super) async fn list_jobs(
-    State(app): State<App>,
-    caller: Caller,
-    Params(params): Params<ListParams>,
-) -> Result<Response> {
-    Ok(answer::ok(&jobs(&app, &caller, params, None).await?))
+pub(super) async fn list_jobs(call: Call, Params(query): Params<ListParams>) -> Result<Shown<Jobs>> {
+    jobs(&call.app, &call.caller, query, None).await.map(Shown)
 }
 
 impl ListParams {
@@ -158,12 +149,8 @@ impl ListParams {
 pub async fn jobs(app: &App, caller: &Caller, mut params: ListParams, text: Option<&str>) -> Result<Jobs> {
     check_limit(params.limit)?;
     let after = position_text::read(app, caller, params.after.take()).await?;
-    if let Some(tenant) = &params.tenant {
-        names::check_name("tenant", tenant)?;
-    }
-    if let Some(job_type) = &params.job_type {
-        names::check_type(job_type)?;
-    }
+    check_stated(&params.tenant, |tenant| names::check_name("tenant", tenant))?;
+    check_stated(&params.job_type, names::check_type)?;
     // A class is its own class, so a whole reason selects its class.
     params.reason_class = params.reason_class.as_deref().map(reason_class::of);
     let selection =
@@ -297,18 +284,16 @@ pub(super) struct TypesParams {
     responses((status = 200, body = Types, description = "The types that have jobs."), Common),
 )]
 pub(super) async fn list_types(
-    State(app): State<App>,
+    Call { app, .. }: Call,
     Params(TypesParams { after }): Params<TypesParams>,
-) -> Result<Response> {
-    if let Some(after) = &after {
-        names::check_type(after)?;
-    }
+) -> Result<Shown<Types>> {
+    check_stated(&after, names::check_type)?;
     let tx = app.store.begin().await?;
     let mut types = rows::types_after(&tx, &app.keys, after.as_deref(), MAX_TYPES + 1).await?;
     let more = types.len() > MAX_TYPES;
     types.truncate(MAX_TYPES);
     let next = types.last().filter(|_| more).cloned();
-    Ok(answer::ok(&Types { types, next }))
+    Ok(Shown(Types { types, next }))
 }
 
 #[cfg(test)]

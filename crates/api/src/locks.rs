@@ -1,7 +1,5 @@
 //! `GET /v1/locks`: the jobs that hold, await or have reserved locks.
 
-use axum::extract::State;
-use axum::response::Response;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::Deserialize;
 use turnwise_explain as explain;
@@ -10,15 +8,15 @@ use turnwise_protocol::locking::BIG_LOCK;
 use turnwise_protocol::{LockMode, Locker, Lockers};
 use turnwise_queue::locks::{Behind, Entry, Kind, Spot, Which, list_by_place};
 use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::Params;
+use super::extract::{Call, Params, Shown};
 use super::list::{check_limit, default_limit};
 use super::position_text;
 use super::responses::Common;
+use super::view::same;
 
 /// Longest `after`, in bytes: two names, a type and an id, with each byte encoded.
 const MAX_AFTER_BYTES: usize = 4 << 10;
@@ -68,22 +66,14 @@ pub struct LocksParams {
     get, path = "/locks", tag = "locks", operation_id = "list_locks", params(LocksParams),
     responses((status = 200, body = Lockers, description = "A page of jobs with their locks."), Common),
 )]
-pub(super) async fn list_locks(
-    State(app): State<App>,
-    caller: Caller,
-    Params(params): Params<LocksParams>,
-) -> Result<Response> {
-    Ok(answer::ok(&lockers(&app, &caller, params).await?))
+pub(super) async fn list_locks(call: Call, Params(query): Params<LocksParams>) -> Result<Shown<Lockers>> {
+    lockers(&call.app, &call.caller, query).await.map(Shown)
 }
 
 /// A page of jobs with their locks, of those that the caller may read.
 pub async fn lockers(app: &App, caller: &Caller, params: LocksParams) -> Result<Lockers> {
     check_limit(params.limit)?;
-    for (what, name) in [("level", &params.level), ("name", &params.name)] {
-        if let Some(name) = name {
-            check_name(what, name)?;
-        }
-    }
+    check_names(params.level.as_deref(), params.name.as_deref())?;
     let big_lock = params.level.as_deref() == Some(BIG_LOCK);
     let after = position_text::read(app, caller, params.after).await?;
     let after = after.as_deref().map(parse).transpose()?;
@@ -101,18 +91,20 @@ fn locker(entry: Entry) -> Locker {
     Locker { lock: explain::lock(lock), how: explain::how(how), job_type, id, tenant, since_us }
 }
 
-/// Checks the name of a level or a resource.
-pub(super) fn check_name(what: &str, name: &str) -> Result<()> {
-    let hint = "names have at most 128 bytes, and no control characters";
-    turnwise_policy::predictive_queue::locks::check_name(name)
-        .map_err(|problem| V1Error::bad(format!("{what}: {problem}"), hint))
+/// Checks the names of a level and a resource.
+pub(super) fn check_names(level: Option<&str>, name: Option<&str>) -> Result<()> {
+    for (what, name) in [("level", level), ("name", name)] {
+        let checked = name.map_or(Ok(()), turnwise_policy::predictive_queue::locks::check_name);
+        checked.map_err(|problem| {
+            let hint = "names have at most 128 bytes, and no control characters";
+            V1Error::bad(format!("{what}: {problem}"), hint)
+        })?;
+    }
+    Ok(())
 }
 
 pub(super) fn mode(mode: LockMode) -> Mode {
-    match mode {
-        LockMode::Shared => Mode::Shared,
-        LockMode::Exclusive => Mode::Exclusive,
-    }
+    same!(mode, LockMode => Mode: Shared Exclusive)
 }
 
 /// A position between two rows: `level/name/kind/ticket/type/id`, with each part encoded. A level or a name that is
@@ -137,9 +129,7 @@ fn text(behind: &Behind) -> String {
 }
 
 fn parse(text: &str) -> Result<Behind> {
-    let wrong =
-        || V1Error::bad("after: must be the `next` of a page", "leave it out to begin with the first page");
-    parts(text).ok_or_else(wrong)
+    parts(text).ok_or_else(position_text::wrong)
 }
 
 fn parts(text: &str) -> Option<Behind> {

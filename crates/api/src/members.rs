@@ -1,18 +1,15 @@
 //! `GET /v1/workers`: the registered workers and their running jobs.
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_protocol::{RunningJob, SlotBounds, Worker, Workers, names};
 use turnwise_queue::{Bounds, NODE_TYPE, jobs, workers as rows};
 use turnwise_store::Transaction;
 use turnwise_web::access::shown_owner;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::Result;
-use super::extract::Params;
+use super::extract::{Call, Params, Shown, check_stated};
 use super::list::{Cursor, check_limit, default_limit};
 use super::modes;
 use super::responses::Common;
@@ -49,20 +46,15 @@ pub struct WorkersParams {
     get, path = "/workers", tag = "workers", operation_id = "list_workers", params(WorkersParams),
     responses((status = 200, body = Workers, description = "A page of workers."), Common),
 )]
-pub(super) async fn list_workers(
-    State(app): State<App>,
-    Params(params): Params<WorkersParams>,
-) -> Result<Response> {
-    Ok(answer::ok(&workers(&app, params).await?))
+pub(super) async fn list_workers(call: Call, Params(query): Params<WorkersParams>) -> Result<Shown<Workers>> {
+    workers(&call.app, query).await.map(Shown)
 }
 
 /// A page of workers.
 pub async fn workers(app: &App, params: WorkersParams) -> Result<Workers> {
     check_limit(params.limit)?;
     let mut cursor = params.after.as_deref().map(Cursor::parse).transpose()?;
-    if let Some(job_type) = &params.job_type {
-        names::check_type(job_type)?;
-    }
+    check_stated(&params.job_type, names::check_type)?;
     let (mut page, mut running) = (Vec::new(), 0);
     let mut job_type = match (params.job_type.clone(), &cursor) {
         (Some(job_type), _) => Some(job_type),

@@ -1,59 +1,45 @@
 //! `PUT /v1/workers/{type}/{worker}` and `PUT /v1/nodes/{node}`: whether workers get new jobs.
 
-use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_protocol::{ChangedNode, Error, Mode, SetMode, Worker, codes, names};
-use turnwise_queue::{modes as rows, nodes, workers};
-use turnwise_web::answer;
-use utoipa::IntoParams;
+use turnwise_queue::{Mode as RowMode, modes as rows, nodes, workers};
 
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Named, Names};
+use super::extract::{Call, Names, Shown, WorkerPath, path_with_name};
 use super::members;
 use super::responses::{BadBody, Common};
+use super::view::same;
 
 /// Number of job types that one read returns.
 const TYPES_BATCH: usize = 100;
 /// Longest name of a node, in bytes.
 const MAX_NODE_BYTES: usize = 512;
 
-/// `/{type}/{worker}`, also of workers inside servers.
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct AnyWorkerPath {
-    /// The job type that the worker is registered for.
-    #[serde(rename = "type")]
-    #[param(value_type = names::JobType)]
-    job_type: String,
-    /// The worker's id.
-    #[param(value_type = names::WorkerId)]
-    worker: String,
-}
+/// A [`WorkerPath`] also of workers inside servers, which the sender need not be.
+#[derive(Deserialize)]
+#[serde(transparent)]
+pub(super) struct AnyWorkerPath(WorkerPath);
 
-/// `/{node}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct NodePath {
+path_with_name! {
+    /// `/{node}`
+    NodePath(check_node):
     /// The node's name, percent-encoded.
     #[param(min_length = 1, max_length = 512)]
-    node: String,
+    node
 }
 
 impl Names for AnyWorkerPath {
     fn check(&self) -> Result<()> {
-        names::check_type(&self.job_type)?;
-        if names::is_worker_id(&self.worker) { Ok(()) } else { Err(unknown_worker()) }
+        names::check_type(&self.0.job_type)?;
+        if names::is_worker_id(&self.0.worker) { Ok(()) } else { Err(unknown_worker()) }
     }
 }
 
-impl Names for NodePath {
-    fn check(&self) -> Result<()> {
-        if (1..=MAX_NODE_BYTES).contains(&self.node.len()) { Ok(()) } else { Err(unknown_node()) }
-    }
+fn check_node(node: &str) -> Result<()> {
+    if (1..=MAX_NODE_BYTES).contains(&node.len()) { Ok(()) } else { Err(unknown_node()) }
 }
 
 fn unknown_worker() -> V1Error {
@@ -66,36 +52,23 @@ fn unknown_worker() -> V1Error {
 }
 
 fn unknown_node() -> V1Error {
-    V1Error::new(
-        StatusCode::NOT_FOUND,
-        codes::NOT_FOUND,
-        "no node has this name",
-        "GET /v1/nodes lists the nodes",
-    )
+    V1Error::not_found("no node has this name", "GET /v1/nodes lists the nodes")
 }
 
 /// A mode in the form of the API.
-pub(super) fn shown(mode: rows::Mode) -> Mode {
-    match mode {
-        rows::Mode::Active => Mode::Active,
-        rows::Mode::Quiet => Mode::Quiet,
-        rows::Mode::Drain => Mode::Drain,
-    }
+pub(super) fn shown(mode: RowMode) -> Mode {
+    same!(mode, RowMode => Mode: Active Quiet Drain)
 }
 
-fn read(mode: Mode) -> rows::Mode {
-    match mode {
-        Mode::Active => rows::Mode::Active,
-        Mode::Quiet => rows::Mode::Quiet,
-        Mode::Drain => rows::Mode::Drain,
-    }
+fn read(mode: Mode) -> RowMode {
+    same!(mode, Mode => RowMode: Active Quiet Drain)
 }
 
 /// Quiet, drain or resume a worker
 ///
 /// Once this has a response, a worker with the mode `quiet` or `drain` claims no job. The request may be repeated.
 #[utoipa::path(
-    put, path = "/workers/{type}/{worker}", tag = "workers", operation_id = "set_worker_mode", params(AnyWorkerPath),
+    put, path = "/workers/{type}/{worker}", tag = "workers", operation_id = "set_worker_mode", params(WorkerPath),
     request_body = SetMode,
     responses(
         (status = 200, body = Worker, description = "The worker has this mode."),
@@ -104,11 +77,10 @@ fn read(mode: Mode) -> rows::Mode {
     ),
 )]
 pub(super) async fn set_worker_mode(
-    State(app): State<App>,
-    Named(AnyWorkerPath { job_type, worker }): Named<AnyWorkerPath>,
+    Call { app, path: AnyWorkerPath(path), .. }: Call<AnyWorkerPath>,
     Json(SetMode { mode }): Json<SetMode>,
-) -> Result<Response> {
-    Ok(answer::ok(&set(&app, &job_type, &worker, mode).await?))
+) -> Result<Shown<Worker>> {
+    set(&app, &path.job_type, &path.worker, mode).await.map(Shown)
 }
 
 /// Changes a worker's mode.
@@ -139,11 +111,10 @@ pub async fn set(app: &App, job_type: &str, worker: &str, mode: Mode) -> Result<
     ),
 )]
 pub(super) async fn set_node_mode(
-    State(app): State<App>,
-    Named(NodePath { node }): Named<NodePath>,
+    Call { app, path, .. }: Call<NodePath>,
     Json(SetMode { mode }): Json<SetMode>,
-) -> Result<Response> {
-    Ok(answer::ok(&set_node(&app, &node, mode).await?))
+) -> Result<Shown<ChangedNode>> {
+    set_node(&app, &path.node, mode).await.map(Shown)
 }
 
 /// Changes the mode of a node, and of its workers.

@@ -1,14 +1,12 @@
 //! `GET /v1/nodes` and `GET /v1/store`: the servers that share the store, and the store's state.
 
-use axum::extract::State;
-use axum::response::Response;
 use turnwise_protocol::{Failing, Node, Nodes, Store, StoreCounters, StoreLimits};
 use turnwise_queue::{Mode, modes as rows, nodes};
 use turnwise_store::{Condition, Counters, Limits};
-use turnwise_web::answer;
 
 use super::app::App;
 use super::error::Result;
+use super::extract::{Call, Shown};
 use super::modes;
 use super::responses::Common;
 
@@ -19,8 +17,8 @@ use super::responses::Common;
     get, path = "/nodes", tag = "nodes", operation_id = "list_nodes",
     responses((status = 200, body = Nodes, description = "The nodes, at most 1,000."), Common),
 )]
-pub(super) async fn list_nodes(State(app): State<App>) -> Result<Response> {
-    Ok(answer::ok(&nodes(&app).await?))
+pub(super) async fn list_nodes(Call { app, .. }: Call) -> Result<Shown<Nodes>> {
+    nodes(&app).await.map(Shown)
 }
 
 /// The nodes.
@@ -53,12 +51,12 @@ pub async fn nodes(app: &App) -> Result<Nodes> {
     get, path = "/store", tag = "nodes", operation_id = "get_store",
     responses((status = 200, body = Store, description = "The store."), Common),
 )]
-pub(super) async fn get_store(State(app): State<App>) -> Result<Response> {
+pub(super) async fn get_store(Call { app, .. }: Call) -> Result<Shown<Store>> {
     let failing = match app.store.condition() {
         Condition::Working => None,
         Condition::Failing { since_us, reason } => Some(Failing { since_us, reason }),
     };
-    Ok(answer::ok(&Store {
+    Ok(Shown(Store {
         node: app.node.to_string(),
         engine: app.store_url.engine().to_owned(),
         url: app.store_url.to_string(),

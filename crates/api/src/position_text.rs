@@ -27,9 +27,11 @@ pub(super) async fn read(app: &App, caller: &Caller, after: Option<String>) -> R
     let key = app.identities.session_key().await?;
     let position = key.and_then(|key| key.open(after.strip_prefix(SEALED)?));
     let position = position.map(|padded| padded.trim_end_matches(PADDING).to_owned());
-    position.map(Some).ok_or_else(|| {
-        V1Error::bad("after: must be the `next` of a page", "leave it out to begin with the first page")
-    })
+    position.map(Some).ok_or_else(wrong)
+}
+
+pub(super) fn wrong() -> V1Error {
+    V1Error::bad("after: must be the `next` of a page", "leave it out to begin with the first page")
 }
 
 /// What a sealed position begins with.

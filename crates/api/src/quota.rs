@@ -4,13 +4,13 @@
 //! whose response was lost is never refused. The store's counts are exact, but do not contain what other requests are adding. Each node adds
 //! what it is adding itself, so on several nodes a tenant may exceed the limit by what the others add at the same moment.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashSet};
 
 use turnwise_protocol::IfExists;
 use turnwise_queue::{NewJob, Place, Then, counts, jobs, workers};
 use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
+use turnwise_web::counted::{Counted, Numbers};
 
 use super::app::App;
 use super::error::{Result, V1Error};
@@ -20,42 +20,9 @@ type Of = (String, String);
 
 /// How many jobs this node is adding, by job type and tenant.
 #[derive(Default, Clone)]
-pub struct WaitingJobs(Arc<Mutex<HashMap<Of, u64>>>);
-
-/// Jobs that are being added, until this is dropped.
-pub(super) struct Adding {
-    all: WaitingJobs,
-    of: Of,
-    jobs: u64,
-}
-
-impl Drop for Adding {
-    fn drop(&mut self) {
-        let mut adding = self.all.adding();
-        if let Some(jobs) = adding.get_mut(&self.of) {
-            *jobs -= self.jobs;
-            if *jobs == 0 {
-                adding.remove(&self.of);
-            }
-        }
-    }
-}
+pub struct WaitingJobs(Numbers<Of>);
 
 impl WaitingJobs {
-    fn adding(&self) -> MutexGuard<'_, HashMap<Of, u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes that jobs are being added. Also returns how many are, with these.
-    fn begin(&self, of: Of, jobs: u64) -> (Adding, u64) {
-        let mut adding = self.adding();
-        let all = adding.entry(of.clone()).or_default();
-        *all += jobs;
-        let all = *all;
-        drop(adding);
-        (Adding { all: self.clone(), of, jobs }, all)
-    }
-
     /// Checks whether tenants may add these jobs. The caller keeps what is returned until it has added them.
     ///
     /// # Errors
@@ -65,7 +32,7 @@ impl WaitingJobs {
         app: &App,
         caller: &Caller,
         wanted: &[Wanted<'_>],
-    ) -> Result<Vec<Adding>> {
+    ) -> Result<Vec<Counted<Of>>> {
         let most = u64::try_from(app.config.get().limits.waiting_jobs).unwrap_or(u64::MAX);
         if most == 0 || caller.operates() {
             return Ok(Vec::new());
@@ -75,7 +42,7 @@ impl WaitingJobs {
         let mut admitted = Vec::with_capacity(new.len());
         for (of, jobs) in new {
             // Before the counts are read: what another request adds is in one of both.
-            let (adding, all) = self.begin(of.clone(), jobs);
+            let (adding, all) = self.0.add(of.clone(), jobs);
             admitted.push(adding);
             let tx = app.store.begin().await?;
             let (job_type, tenant) = of;
@@ -168,15 +135,15 @@ mod tests {
 
     #[test]
     fn jobs_count_while_they_are_added() {
-        let all = WaitingJobs::default();
+        let WaitingJobs(all) = WaitingJobs::default();
         let of = |tenant: &str| ("mail".to_owned(), tenant.to_owned());
-        let (first, one) = all.begin(of("acme"), 3);
-        let (second, both) = all.begin(of("acme"), 4);
-        let (other, others) = all.begin(of("beta"), 1);
-        assert_eq!((one, both, others), (3, 7, 1));
+        let (first, one) = all.add(of("acme"), 3);
+        let (second, both) = all.add(of("acme"), 4);
+        let (other, others) = all.add(of("beta"), 1);
+        assert_eq!((one, both, others, all.total()), (3, 7, 1, 8));
         drop(first);
-        assert_eq!(all.begin(of("acme"), 1).1, 5);
+        assert_eq!(all.add(of("acme"), 1).1, 5);
         drop((second, other));
-        assert!(all.adding().is_empty());
+        assert!(all.is_empty());
     }
 }

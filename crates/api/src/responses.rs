@@ -1,11 +1,11 @@
 //! The errors of groups of requests, for the description.
+#![allow(dead_code, reason = "read by the description alone")]
 
 use turnwise_protocol::Error;
 use utoipa::IntoResponses;
 
 /// Errors that every request may cause.
 #[derive(IntoResponses)]
-#[allow(dead_code, reason = "read by the description alone")]
 pub(super) enum Common {
     /// `bad_request`, `bad_json`: correct the request.
     #[response(status = 400)]
@@ -38,7 +38,6 @@ pub(super) enum Common {
 
 /// Errors of requests with a body.
 #[derive(IntoResponses)]
-#[allow(dead_code, reason = "read by the description alone")]
 pub(super) enum BadBody {
     /// `timeout`: the body did not arrive in time.
     #[response(status = 408)]
@@ -53,7 +52,6 @@ pub(super) enum BadBody {
 
 /// Errors of requests about a job.
 #[derive(IntoResponses)]
-#[allow(dead_code, reason = "read by the description alone")]
 pub(super) enum NoJob {
     /// `not_found`: the job does not exist.
     #[response(status = 404)]
@@ -62,7 +60,6 @@ pub(super) enum NoJob {
 
 /// Errors of requests from workers.
 #[derive(IntoResponses)]
-#[allow(dead_code, reason = "read by the description alone")]
 pub(super) enum NoWorker {
     /// `forbidden`: the server manages this type or this worker itself.
     #[response(status = 403)]
@@ -74,7 +71,6 @@ pub(super) enum NoWorker {
 
 /// Errors of requests from registered workers.
 #[derive(IntoResponses)]
-#[allow(dead_code, reason = "read by the description alone")]
 pub(super) enum Membership {
     /// `expired_worker`: the worker is not registered any more. It stops all its jobs, sends nothing more for them, and
     /// registers again.
@@ -84,7 +80,6 @@ pub(super) enum Membership {
 
 /// Errors of requests about a job that a worker runs.
 #[derive(IntoResponses)]
-#[allow(dead_code, reason = "read by the description alone")]
 pub(super) enum LostClaim {
     /// `halt`: the worker does not hold the job under this claim any more. It stops the job and sends nothing more for it.
     #[response(status = 409)]

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_explain as explain;
 use turnwise_policy::predictive_queue::locks::{Levels, MAX_CAPACITY, MAX_RESOURCES};
@@ -13,15 +11,13 @@ use turnwise_protocol::{
 };
 use turnwise_queue::locks::{Asked, Blocked, LockAt, Spot, may_request};
 use turnwise_queue::{Claim, Error as QueueError, RunKey, jobs};
-use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Named, Params, RunPath};
-use super::locks::{check_name, mode};
+use super::extract::{Call, Params, RunPath, Shown};
+use super::locks::{check_names, mode};
 use super::responses::{BadBody, Common, Membership, NoWorker};
 use super::workers::{check_range, refused};
 
@@ -49,11 +45,9 @@ const DECLARE: &str =
     ),
 )]
 pub(super) async fn lock(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<RunPath>,
+    Call { app, caller, path }: Call<RunPath>,
     Json(AskLocks { claim, locks, wait_ms }): Json<AskLocks>,
-) -> Result<Response> {
+) -> Result<Shown<AskedLocks>> {
     check_range("claim", claim, 0, MAX_CLAIM)?;
     check_range("wait_ms", wait_ms, 0, MAX_WAIT_MS)?;
     if !(1..=MAX_RESOURCES).contains(&locks.len()) {
@@ -66,13 +60,11 @@ pub(super) async fn lock(
     let wait = Duration::from_millis(wait_ms).min(app.max_wait());
     let claim = Claim { worker: path.worker.clone(), number: claim };
     match app.external.lock(RunKey::new(&path.job_type, &path.id, &claim), &wanted, wait, &leave).await {
-        Ok(Asked::Granted) => {
-            Ok(answer::ok(&AskedLocks { state: LockState::Held, lock: None, by: Vec::new() }))
-        }
+        Ok(Asked::Granted) => Ok(Shown(AskedLocks { state: LockState::Held, lock: None, by: Vec::new() })),
         Ok(Asked::Waits(_)) if app.stop.is_cancelled() => Err(V1Error::stopping()),
         Ok(Asked::Waits(Blocked { lock, by })) => {
             let by = by.into_iter().map(|by| explain::blocker(&caller, by)).collect();
-            Ok(answer::ok(&AskedLocks { state: LockState::Waiting, lock: Some(explain::lock(lock)), by }))
+            Ok(Shown(AskedLocks { state: LockState::Waiting, lock: Some(explain::lock(lock)), by }))
         }
         Ok(Asked::OutOfOrder { blocked, above }) => Err(V1Error::conflict(
             codes::OUT_OF_ORDER,
@@ -101,11 +93,8 @@ fn check_level(levels: &Levels, level: &str) -> Result<()> {
 /// A lock, in the form of the queue.
 fn wanted(levels: &Levels, lock: WantedLock) -> Result<LockAt> {
     let WantedLock { level, name, mode: how, units } = lock;
-    check_name("level", &level)?;
+    check_names(Some(&level), name.as_deref())?;
     check_level(levels, &level)?;
-    if let Some(name) = &name {
-        check_name("name", name)?;
-    }
     check_range("units", units, 1, MAX_CAPACITY)?;
     // An exclusive lock takes all units.
     let units = if how == LockMode::Exclusive { 1 } else { units };
@@ -176,15 +165,11 @@ pub(super) struct UnlockParams {
         NoWorker, Membership, Common),
 )]
 pub(super) async fn unlock(
-    State(app): State<App>,
-    Named(path): Named<RunPath>,
+    Call { app, path, .. }: Call<RunPath>,
     Params(UnlockParams { claim, level, name }): Params<UnlockParams>,
-) -> Result<Response> {
+) -> Result<Shown<Unlocked>> {
     check_range("claim", claim, 0, MAX_CLAIM)?;
-    check_name("level", &level)?;
-    if let Some(name) = &name {
-        check_name("name", name)?;
-    }
+    check_names(Some(&level), name.as_deref())?;
     let spot = spot(level, name)?;
     let claim = Claim { worker: path.worker.clone(), number: claim };
     let run = RunKey::new(&path.job_type, &path.id, &claim);
@@ -200,7 +185,7 @@ pub(super) async fn unlock(
         app.external.unlock(run, std::slice::from_ref(&spot)).await
     };
     match unlocked.await {
-        Ok(()) => Ok(answer::ok(&Unlocked { unlocked: true })),
+        Ok(()) => Ok(Shown(Unlocked { unlocked: true })),
         Err(QueueError::Invalid { problem, .. }) if spot != Spot::BIG_LOCK => Err(V1Error::conflict(
             codes::WAITS_ALREADY,
             problem,

@@ -9,16 +9,6 @@ use turnwise_web::access::{Caller, Identities, caller_now};
 /// Rows of events that are counted to find out how far a webhook is behind.
 const COUNTED_ROWS: usize = 10;
 
-/// The identity of a webhook, with what it may do now. `None` if it is gone.
-pub async fn caller_of(
-    identities: &Identities,
-    tx: &Transaction,
-    keys: &Keyspace,
-    webhook: &Webhook,
-) -> Result<Option<Caller>> {
-    caller_now(identities, tx, keys, webhook.by.as_deref(), &webhook.scopes).await
-}
-
 /// Which events a webhook is sent.
 pub struct Sight<'a> {
     webhook: &'a Webhook,
@@ -36,7 +26,7 @@ impl<'a> Sight<'a> {
         keys: &Keyspace,
         webhook: &'a Webhook,
     ) -> Result<Option<Self>> {
-        let caller = caller_of(identities, tx, keys, webhook).await?;
+        let caller = caller_now(identities, tx, keys, webhook.by.as_deref(), &webhook.scopes).await?;
         Ok(caller.map(|caller| Sight { webhook, caller, before: caller_before(webhook) }))
     }
 

@@ -3,35 +3,33 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_policy::eligibility::condition::Indexed;
 use turnwise_protocol::{Failure, Failures, Jobs, names};
 use turnwise_queue::bulk::Gate as _;
+use turnwise_queue::counts::{self, Counted};
 use turnwise_queue::listing::{Cursor, Listing, Order, Wanted};
 use turnwise_queue::selection::Selection;
-use turnwise_queue::{counts, failures, jobs as rows, reason_class};
+use turnwise_queue::{Keyspace, failures, jobs as rows, reason_class};
 use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::Params;
+use super::extract::{Call, Params, Shown, check_stated};
 use super::list::{ListParams, Page, SEARCH_TIME};
 use super::responses::Common;
 use super::{CallerGate, position_text, view};
 
+/// Types and tenants per read of counts.
+pub(super) const BATCH: usize = 1_000;
 /// The most tenants of a caller that are looked up one by one.
 const MAX_TENANTS: usize = 100;
 /// The most counts that are read to find them.
 const MAX_COUNTS: usize = 20_000;
 /// The most jobs that are tested against a condition for one page, in one transaction.
 const MAX_SEARCHED: usize = 2_000;
-/// Counts per read.
-const COUNTS: usize = 1_000;
 /// The most types whose failures are counted.
 const MAX_TYPES: usize = 100;
 /// The most classes of failures in a response.
@@ -134,15 +132,10 @@ async fn own_tenants(
     let mut tenants: BTreeSet<String> = BTreeSet::new();
     let mut after: Option<(String, String)> = None;
     let only = types.filter(|types| types.len() == 1).and_then(|types| types.first());
-    for _ in 0..MAX_COUNTS / COUNTS {
+    for _ in 0..MAX_COUNTS / BATCH {
         let from = after.as_ref().map(|(job_type, tenant)| (job_type.as_str(), tenant.as_str()));
-        let rows = match only {
-            Some(only) => {
-                counts::list_of_type(tx, &app.keys, only, from.map(|(_, tenant)| tenant), COUNTS).await?
-            }
-            None => counts::list(tx, &app.keys, from, COUNTS).await?,
-        };
-        let is_last = rows.len() < COUNTS;
+        let rows = counted(tx, &app.keys, only.map(String::as_str), from).await?;
+        let is_last = rows.len() < BATCH;
         after = rows.last().map(|last| (last.job_type.clone(), last.tenant.clone()));
         tenants.extend(rows.into_iter().map(|row| row.tenant).filter(|tenant| caller.reads(tenant)));
         if tenants.len() > MAX_TENANTS {
@@ -178,6 +171,19 @@ fn parse(order: Order, text: &str) -> Result<Cursor> {
     })
 }
 
+/// The next [`BATCH`] counts, of all types or of one.
+pub(super) async fn counted(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: Option<&str>,
+    after: Option<(&str, &str)>,
+) -> turnwise_queue::Result<Vec<Counted>> {
+    match job_type {
+        Some(one) => counts::list_of_type(tx, keys, one, after.map(|(_, tenant)| tenant), BATCH).await,
+        None => counts::list(tx, keys, after, BATCH).await,
+    }
+}
+
 /// The parameters of a request for failures.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -201,17 +207,12 @@ pub(super) struct FailuresParams {
     responses((status = 200, body = Failures, description = "The classes."), Common),
 )]
 pub(super) async fn count_failures(
-    State(app): State<App>,
-    caller: Caller,
+    Call { app, caller, .. }: Call,
     Params(FailuresParams { job_type, tenant }): Params<FailuresParams>,
-) -> Result<Response> {
-    if let Some(tenant) = &tenant {
-        names::check_name("tenant", tenant)?;
-    }
-    if let Some(job_type) = &job_type {
-        names::check_type(job_type)?;
-    }
-    Ok(answer::ok(&most_frequent(&app, &caller, job_type.as_deref(), tenant.as_deref(), MAX_FAILURES).await?))
+) -> Result<Shown<Failures>> {
+    check_stated(&tenant, |tenant| names::check_name("tenant", tenant))?;
+    check_stated(&job_type, names::check_type)?;
+    Ok(Shown(most_frequent(&app, &caller, job_type.as_deref(), tenant.as_deref(), MAX_FAILURES).await?))
 }
 
 /// The most frequent classes of the failures that the caller may see.

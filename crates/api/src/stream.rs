@@ -1,15 +1,12 @@
 //! `GET /v1/events`: what happens to all jobs that the caller may read.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::stream;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use turnwise_identity::session::SessionKey;
 use turnwise_protocol::stream::{EventPage, MAX_EVENTS, MAX_EVENTS_WAIT_MS, Opened, StreamEvent, names};
 use turnwise_protocol::{Error, ServerSentEvent, codes};
@@ -20,14 +17,11 @@ use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::Params;
+use super::events::{HEARTBEAT, LAST_EVENT_ID, RETRY, json, push, response};
+use super::extract::{Call, Params, check_stated};
 use super::responses::Common;
-use crate::event_log::{Known, Next, Place, Refused};
+use crate::event_log::{Known, Next, Place, us};
 
-/// Without events, the server sends the position after this time, so that both sides detect a broken connection.
-const HEARTBEAT: Duration = Duration::from_secs(15);
-/// How long a client waits before it reconnects, in ms.
-const RETRY_MS: u64 = 1_000;
 /// A stream ends after this time. The client reconnects, and shows its credentials again.
 const LONGEST_STREAM: Duration = Duration::from_secs(3_600);
 /// About how many bytes a stream sends at a time.
@@ -36,7 +30,6 @@ const PIECE_BYTES: usize = 64 << 10;
 const MAX_LOOKED_AT: usize = 20_000;
 /// The most values of a filter.
 const MAX_VALUES: usize = 100;
-const LAST_EVENT_ID: &str = "last-event-id";
 /// Begins with the first event that is there.
 const OLDEST: &str = "oldest";
 /// What a sealed sequence number begins with.
@@ -95,9 +88,7 @@ pub(super) fn checked(filter: Filter, [types, states, events]: [&str; 3]) -> Res
         }
     }
     filter.types.iter().try_for_each(|job_type| turnwise_protocol::names::check_type(job_type))?;
-    if let Some(tenant) = &filter.tenant {
-        turnwise_protocol::names::check_name("tenant", tenant)?;
-    }
+    check_stated(&filter.tenant, |tenant| turnwise_protocol::names::check_name("tenant", tenant))?;
     known(states, &filter.states, STATES)?;
     known(events, &filter.events, EVENTS)?;
     Ok(filter)
@@ -169,9 +160,7 @@ fn unknown() -> V1Error {
 
 /// Some node does not record.
 pub(super) fn not_recorded() -> V1Error {
-    V1Error::new(
-        StatusCode::SERVICE_UNAVAILABLE,
-        codes::UNAVAILABLE,
+    V1Error::unavailable(
         "not all nodes record events yet",
         "try again soon; GET /v1/nodes shows whether all run a release that knows events",
     )
@@ -207,8 +196,7 @@ fn gone() -> V1Error {
     ),
 )]
 pub(super) async fn follow_jobs(
-    State(app): State<App>,
-    caller: Caller,
+    Call { app, caller, .. }: Call,
     Params(params): Params<StreamParams>,
     headers: HeaderMap,
 ) -> Result<Response> {
@@ -232,7 +220,7 @@ pub(super) async fn follow_jobs(
         Some(since) => Since::After(sequence.read(since)?),
     };
     let identity = caller.owner().unwrap_or_default();
-    let place = app.events.place(&identity).map_err(|Refused::TooMany(streams)| {
+    let place = app.events.place(&identity).map_err(|streams| {
         V1Error::too_many(
             format!("there are {streams} streams of events already"),
             "close one; a page (limit, wait_ms) needs a stream only while it waits",
@@ -359,22 +347,15 @@ impl Reader {
 
     fn stream(self) -> Response {
         let opened = Opened { since: self.sequence.shown(self.next - 1) };
-        let mut first = format!("retry: {RETRY_MS}\n\n");
+        let mut first = RETRY.to_owned();
         push(&mut first, names::OPEN, Some(&opened.since), &json(&opened));
         let now_us = self.app.store.runtime().elapsed_us();
         let (ends_us, heartbeat_us) = (now_us + us(LONGEST_STREAM), now_us + us(HEARTBEAT));
         let state = Streaming { reader: self, first: Some(first.into()), ends_us, heartbeat_us, done: false };
-        let body = stream::unfold(state, |mut state| async move {
+        response(stream::unfold(state, |mut state| async move {
             let piece = state.next().await?;
-            Some((Ok::<_, std::convert::Infallible>(piece), state))
-        });
-        let mut response = Response::new(Body::from_stream(body));
-        let headers = response.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        // Without this header, nginx collects events until they fill a buffer.
-        headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-        response
+            Some((piece, state))
+        }))
     }
 }
 
@@ -458,22 +439,6 @@ impl Streaming {
             }
         }
     }
-}
-
-fn us(time: Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
-}
-
-fn json<T: Serialize>(value: &T) -> String {
-    serde_json::to_string(value).expect("answers are plain data with string keys")
-}
-
-fn push(text: &mut String, name: &str, id: Option<&str>, data: &str) {
-    writeln!(text, "event: {name}").expect("a string takes all that is written");
-    if let Some(id) = id {
-        writeln!(text, "id: {id}").expect("as above");
-    }
-    writeln!(text, "data: {data}\n").expect("as above");
 }
 
 #[cfg(test)]

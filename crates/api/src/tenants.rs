@@ -2,18 +2,15 @@
 
 use std::cmp::Reverse;
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::Deserialize;
 use turnwise_explain::{Of, Snapshot, all_of, queue, types_of};
-use turnwise_protocol::{DEFAULT_LIMIT, MAX_LIMIT, Queue, Tenant, TenantOrder, Tenants, names};
+use turnwise_protocol::{DEFAULT_LIMIT, Queue, Tenant, TenantOrder, Tenants, names};
 use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::Result;
-use super::extract::Params;
+use super::extract::{Call, Params, Shown, check_stated};
 use super::list::{Cursor, check_limit, default_limit};
 use super::position_text;
 use super::responses::Common;
@@ -53,20 +50,14 @@ pub struct TenantsParams {
     get, path = "/tenants", tag = "tenants", operation_id = "list_tenants", params(TenantsParams),
     responses((status = 200, body = Tenants, description = "A page of tenants."), Common),
 )]
-pub(super) async fn list_tenants(
-    State(app): State<App>,
-    caller: Caller,
-    Params(params): Params<TenantsParams>,
-) -> Result<Response> {
-    Ok(answer::ok(&tenants(&app, &caller, params).await?))
+pub(super) async fn list_tenants(call: Call, Params(query): Params<TenantsParams>) -> Result<Shown<Tenants>> {
+    tenants(&call.app, &call.caller, query).await.map(Shown)
 }
 
 /// A page of tenants, of those that the caller may read.
 pub async fn tenants(app: &App, caller: &Caller, params: TenantsParams) -> Result<Tenants> {
     check_limit(params.limit)?;
-    if let Some(job_type) = &params.job_type {
-        names::check_type(job_type)?;
-    }
+    check_stated(&params.job_type, names::check_type)?;
     let is_first = params.after.is_none();
     let after = position_text::read(app, caller, params.after).await?;
     let after = after.as_deref().map(Cursor::parse).transpose()?;
@@ -75,8 +66,8 @@ pub async fn tenants(app: &App, caller: &Caller, params: TenantsParams) -> Resul
     let mut snapshots = Vec::new();
     let after = after.filter(|_| order == TenantOrder::Name);
     let from = after.as_ref().map(|after| after.job_type.as_str());
-    let rules = app.explained.rules();
-    let reader = app.explained.reader(&tx, &rules);
+    let rules = app.rules();
+    let reader = app.reader(&tx, &rules);
     let (types, behind) = types_of(&reader, params.job_type.as_deref(), from).await?;
     // The position for the next page, if some types were not read.
     let mut partial = behind.is_some();
@@ -178,19 +169,13 @@ pub struct QueueParams {
     get, path = "/queue", tag = "tenants", operation_id = "get_queue", params(QueueParams),
     responses((status = 200, body = Queue, description = "The first jobs of the queue."), Common),
 )]
-pub(super) async fn get_queue(
-    State(app): State<App>,
-    caller: Caller,
-    Params(params): Params<QueueParams>,
-) -> Result<Response> {
-    Ok(answer::ok(&next_jobs(&app, &caller, params).await?))
+pub(super) async fn get_queue(call: Call, Params(query): Params<QueueParams>) -> Result<Shown<Queue>> {
+    next_jobs(&call.app, &call.caller, query).await.map(Shown)
 }
 
 /// The first jobs of the queue, of those that the caller may read.
 pub async fn next_jobs(app: &App, caller: &Caller, params: QueueParams) -> Result<Queue> {
-    if params.limit == 0 || params.limit > MAX_LIMIT {
-        check_limit(params.limit)?;
-    }
+    check_limit(params.limit)?;
     let after = position_text::read(app, caller, params.after).await?;
     for job_type in params.job_type.iter().chain(&after) {
         names::check_type(job_type)?;
@@ -199,8 +184,8 @@ pub async fn next_jobs(app: &App, caller: &Caller, params: QueueParams) -> Resul
     let tx = app.store.begin().await?;
     let (mut summaries, mut rows) = (Vec::new(), Vec::new());
     let from = after.as_deref();
-    let rules = app.explained.rules();
-    let reader = app.explained.reader(&tx, &rules);
+    let rules = app.rules();
+    let reader = app.reader(&tx, &rules);
     let (types, next) = types_of(&reader, params.job_type.as_deref(), from).await?;
     for job_type in types {
         let snapshot = Snapshot::read(&reader, &job_type, Of::First).await?;

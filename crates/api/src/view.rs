@@ -11,6 +11,16 @@ pub(super) use turnwise_explain::{limited, state, waits_for_time};
 use super::app::App;
 use super::error::Result;
 
+/// A variant of one enum as that of another one with the same name. The compiler checks that all variants are named.
+macro_rules! same {
+    ($value:expr, $from:ident => $to:ident: $($variant:ident)+) => {
+        match $value {
+            $($from::$variant => $to::$variant,)+
+        }
+    };
+}
+pub(super) use same;
+
 /// A job in its current state, with its worker's last report.
 pub(super) async fn job(app: &App, tx: &Transaction, job: Job) -> Result<api::Job> {
     let mut info = job.info.clone();
@@ -83,15 +93,9 @@ pub(super) fn awaited(
     accepted: &[api::End],
     otherwise: api::Otherwise,
 ) -> turnwise_queue::After {
-    let accepted = accepted.iter().map(|end| match end {
-        api::End::Completed => DependencyEnd::Completed,
-        api::End::Failed => DependencyEnd::Failed,
-        api::End::Cancelled => DependencyEnd::Cancelled,
-    });
-    let otherwise = match otherwise {
-        api::Otherwise::Cancel => Otherwise::Cancel,
-        api::Otherwise::Free => Otherwise::Free,
-    };
+    use api::{End, Otherwise as Stated};
+    let accepted = accepted.iter().map(|end| same!(end, End => DependencyEnd: Completed Failed Cancelled));
+    let otherwise = same!(otherwise, Stated => Otherwise: Cancel Free);
     turnwise_queue::After { job_type, id, accepted: accepted.collect(), otherwise }
 }
 

@@ -1,9 +1,5 @@
 //! `/v1/webhooks`: events that the server sends to URLs. The server sends them.
 
-use axum::extract::State;
-use axum::http::StatusCode;
-use axum::response::Response;
-use serde::Deserialize;
 use turnwise_identity::OPERATORS_TENANT;
 use turnwise_protocol::webhooks::{
     MAX_WEBHOOK_SECRET_BYTES, MAX_WEBHOOK_URL_BYTES, MIN_WEBHOOK_SECRET_BYTES, check_webhook_id,
@@ -13,37 +9,26 @@ use turnwise_queue::DEFAULT_TENANT;
 use turnwise_queue::events::Filter;
 use turnwise_queue::webhooks::{self as rows, Progress, Secret};
 use turnwise_web::access::{Caller, Who, shown_owner};
-use turnwise_web::answer;
 use url::Url;
-use utoipa::IntoParams;
 
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
-use super::extract::{Named, Names};
+use super::extract::{Call, Shown, check_stated, path_with_name};
 use super::responses::{BadBody, Common};
 use super::sight::{Waiting, waiting};
 use super::stream;
 
-/// `/{webhook}`
-#[derive(Deserialize, IntoParams)]
-#[into_params(parameter_in = Path)]
-pub(super) struct WebhookPath {
+path_with_name! {
+    /// `/{webhook}`
+    WebhookPath(check_webhook_id):
     /// The webhook's id.
     #[param(min_length = 1, max_length = 64, pattern = r"^(?!\.{1,2}$)[A-Za-z0-9_.-]+$")]
-    webhook: String,
-}
-
-impl Names for WebhookPath {
-    fn check(&self) -> Result<()> {
-        Ok(check_webhook_id(&self.webhook)?)
-    }
+    webhook
 }
 
 fn no_webhook(id: &str) -> V1Error {
-    V1Error::new(
-        StatusCode::NOT_FOUND,
-        codes::NOT_FOUND,
+    V1Error::not_found(
         format!("there is no webhook `{id}`"),
         "GET /v1/webhooks lists those that this identity may change",
     )
@@ -92,8 +77,8 @@ fn shown(webhook: rows::Webhook, progress: Progress, behind: Option<Behind>) -> 
     get, path = "/webhooks", tag = "events", operation_id = "list_webhooks",
     responses((status = 200, body = Webhooks, description = "The webhooks, at most 1,000."), Common),
 )]
-pub(super) async fn list_webhooks(State(app): State<App>, caller: Caller) -> Result<Response> {
-    Ok(answer::ok(&Webhooks { webhooks: webhooks(&app, &caller).await? }))
+pub(super) async fn list_webhooks(Call { app, caller, .. }: Call) -> Result<Shown<Webhooks>> {
+    Ok(Shown(Webhooks { webhooks: webhooks(&app, &caller).await? }))
 }
 
 /// The webhooks that a caller may change, by id.
@@ -114,12 +99,8 @@ pub async fn webhooks(app: &App, caller: &Caller) -> Result<Vec<Webhook>> {
         Common,
     ),
 )]
-pub(super) async fn get_webhook(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<WebhookPath>,
-) -> Result<Response> {
-    Ok(answer::ok(&one(&app, &caller, &path.webhook).await?))
+pub(super) async fn get_webhook(Call { app, caller, path }: Call<WebhookPath>) -> Result<Shown<Webhook>> {
+    one(&app, &caller, &path.webhook).await.map(Shown)
 }
 
 /// A webhook that a caller may change.
@@ -148,12 +129,10 @@ pub async fn one(app: &App, caller: &Caller, id: &str) -> Result<Webhook> {
     ),
 )]
 pub(super) async fn put_webhook(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<WebhookPath>,
+    Call { app, caller, path }: Call<WebhookPath>,
     Json(put): Json<PutWebhook>,
-) -> Result<Response> {
-    Ok(answer::ok(&write(&app, &caller, &path.webhook, put).await?))
+) -> Result<Shown<Webhook>> {
+    write(&app, &caller, &path.webhook, put).await.map(Shown)
 }
 
 /// Writes a webhook, and starts the recording of events.
@@ -193,11 +172,9 @@ pub async fn write(app: &App, caller: &Caller, id: &str, put: PutWebhook) -> Res
     ),
 )]
 pub(super) async fn remove_webhook(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<WebhookPath>,
-) -> Result<Response> {
-    Ok(answer::ok(&RemovedWebhook { removed: remove(&app, &caller, &path.webhook).await? }))
+    Call { app, caller, path }: Call<WebhookPath>,
+) -> Result<Shown<RemovedWebhook>> {
+    Ok(Shown(RemovedWebhook { removed: remove(&app, &caller, &path.webhook).await? }))
 }
 
 /// Removes a webhook and its job.
@@ -234,9 +211,7 @@ impl Wanted {
                 "use a long random text, for example from `openssl rand -hex 32`",
             ));
         }
-        if let Some(tenant) = &job_tenant {
-            names::check_name("tenant", tenant)?;
-        }
+        check_stated(&job_tenant, |tenant| names::check_name("tenant", tenant))?;
         let filter = Filter { types, tenant, states, events };
         Ok(Wanted {
             url: checked_url(&url)?,
@@ -301,7 +276,7 @@ impl Wanted {
             job_tenant: tenant_of(caller, job_tenant.as_deref(), before, &filter)?,
             filter,
             by: caller.owner(),
-            scopes: caller.scopes().map(turnwise_identity::Scopes::texts).unwrap_or_default(),
+            scopes: caller.scopes().texts(),
             by_operator: caller.operates(),
             enabled,
             disabled_because: None,

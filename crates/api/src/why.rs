@@ -1,7 +1,5 @@
 //! `GET /v1/jobs/{type}/{id}/why` and `/v1/documents/{db}/{id}/why`: the reason for a job's state.
 
-use axum::extract::State;
-use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Value;
 use turnwise_explain::graph::{self, Graph};
@@ -12,12 +10,12 @@ use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::{self, Nodes, Status};
 use turnwise_replicator::documents::Error as DocumentError;
 use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::error::{Result, V1Error};
-use super::extract::{JobPath, Named, Names};
+use super::extract::{Call, JobPath, Names, Shown};
+use super::jobs::visible;
 use super::responses::{Common, NoJob};
 use super::view;
 
@@ -30,30 +28,21 @@ use super::view;
     get, path = "/jobs/{type}/{id}/why", tag = "tenants", operation_id = "why_job", params(JobPath),
     responses((status = 200, body = Why, description = "The state of the job and the reason for it."), NoJob, Common),
 )]
-pub(super) async fn why_job(
-    State(app): State<App>,
-    caller: Caller,
-    Named(path): Named<JobPath>,
-) -> Result<Response> {
-    let tx = app.store.begin().await?;
-    match caller.sees(jobs::get(&tx, &app.keys, &path.job_type, &path.id).await?) {
-        Some(job) => {
-            Ok(answer::ok(&why(&app.explained.reader(&tx, &app.explained.rules()), &caller, job).await?))
-        }
-        None => Err(V1Error::no_job(&path.job_type, &path.id)),
-    }
+pub(super) async fn why_job(Call { app, caller, path }: Call<JobPath>) -> Result<Shown<Why>> {
+    let (tx, rules) = (app.store.begin().await?, app.rules());
+    let job = visible(&app, &caller, &tx, &path).await?;
+    Ok(Shown(why(&app.reader(&tx, &rules), &caller, job).await?))
 }
 
 /// A job with the reason for its state and the jobs around it, from one snapshot.
 pub async fn explained(
     app: &App,
     caller: &Caller,
-    JobPath { job_type, id }: &JobPath,
+    path: &JobPath,
 ) -> Result<(turnwise_protocol::Job, Why, Graph)> {
-    let (tx, rules) = (app.store.begin().await?, app.explained.rules());
-    let reader = app.explained.reader(&tx, &rules);
-    let job = caller.sees(jobs::get(&tx, &app.keys, job_type, id).await?);
-    let job = job.ok_or_else(|| V1Error::no_job(job_type, id))?;
+    let (tx, rules) = (app.store.begin().await?, app.rules());
+    let reader = app.reader(&tx, &rules);
+    let job = visible(app, caller, &tx, path).await?;
     let around = graph::around(&reader, caller, &job).await?;
     let why = why(&reader, caller, job.clone()).await?;
     Ok((view::job(app, &tx, job).await?, why, around))
@@ -91,12 +80,8 @@ impl Names for DocumentPath {
         Common,
     ),
 )]
-pub(super) async fn why_document(
-    State(app): State<App>,
-    caller: Caller,
-    Named(DocumentPath { db, id }): Named<DocumentPath>,
-) -> Result<Response> {
-    Ok(answer::ok(&document(&app, &caller, &db, &id).await?))
+pub(super) async fn why_document(call: Call<DocumentPath>) -> Result<Shown<DocumentWhy>> {
+    document(&call.app, &call.caller, &call.path.db, &call.path.id).await.map(Shown)
 }
 
 /// Why a document's replication waits, if the caller may read it.
@@ -119,10 +104,11 @@ pub async fn document(app: &App, caller: &Caller, db: &str, id: &str) -> Result<
         None => None,
     };
     let job = match job {
-        Some(job) => Some(why(&app.explained.reader(&tx, &app.explained.rules()), caller, job).await?),
+        Some(job) => Some(why(&app.reader(&tx, &app.rules()), caller, job).await?),
         None => None,
     };
     let error = error_of(&status);
+    let because = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
     let (reason, sentence) = match (&job, status.state) {
         (Some(job), _) => (job.reason, job.sentence.clone()),
         (None, "initializing") => {
@@ -130,17 +116,13 @@ pub async fn document(app: &App, caller: &Caller, db: &str, id: &str) -> Result<
         }
         (None, "error") => {
             let errors = status.error_count;
-            let why = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
             let sentence = format!(
-                "Its filter's code could not be read from the source, and the server retries this (errors: {errors}){why}"
+                "Its filter's code could not be read from the source, and the server retries this (errors: {errors}){because}"
             );
             (Reason::FilterFailed, sentence)
         }
         (None, "completed") => (Reason::Completed, format!("Has completed at {}.", status.last_updated)),
-        (None, _) => {
-            let why = error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-            (Reason::Failed, format!("Has failed at {}{why}", status.last_updated))
-        }
+        (None, _) => (Reason::Failed, format!("Has failed at {}{because}", status.last_updated)),
     };
     Ok(DocumentWhy { database: db.to_owned(), doc_id: id.to_owned(), reason, sentence, error, job })
 }
@@ -151,9 +133,7 @@ fn error_of(status: &Status) -> Option<String> {
 }
 
 fn no_document(db: &str, id: &str) -> V1Error {
-    V1Error::new(
-        axum::http::StatusCode::NOT_FOUND,
-        turnwise_protocol::codes::NOT_FOUND,
+    V1Error::not_found(
         format!("there is no replication document `{id}` in `{db}`"),
         "it was never written, or was deleted; design documents describe no replications",
     )

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::Response;
 use serde_json::value::RawValue;
 use turnwise_protocol::{
     Accept, Accepted, AcceptedJob, Answer, EndRuns, EndState, Ended, EndedRun, EndedRuns, Fail, FailRun,
@@ -12,14 +10,12 @@ use turnwise_protocol::{
     Register, Registered, Release, ReleaseRun, Update, Updated, codes, names,
 };
 use turnwise_queue::{Error as QueueError, Job, Mode, claims, workers};
-use turnwise_web::access::Caller;
-use turnwise_web::answer;
 use turnwise_worker::{ExternalEnd, Given, RunEnd, Wanted};
 
 use super::app::App;
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
-use super::extract::{Named, RunPath, TypePath, WorkerPath};
+use super::extract::{Call, RunPath, Shown, TypePath, WorkerPath, check_stated};
 use super::responses::{BadBody, Common, Membership, NoWorker};
 use super::{builtin_types, modes, quota, view, workers_of};
 
@@ -41,25 +37,22 @@ const MAX_ANSWER_BYTES: usize = 8 << 20;
     ),
 )]
 pub(super) async fn register(
-    State(app): State<App>,
-    caller: Caller,
-    Named(TypePath { job_type }): Named<TypePath>,
+    Call { app, caller, path: TypePath { job_type } }: Call<TypePath>,
     Json(Register { name, slots }): Json<Register>,
-) -> Result<Response> {
+) -> Result<(StatusCode, Shown<Registered>)> {
     builtin_types::check_workable(&job_type)?;
     workers_of::check_type(&caller, &job_type)?;
-    if let Some(name) = &name {
-        names::check_name("name", name)?;
-    }
+    check_stated(&name, |name| names::check_name("name", name))?;
     check_range("slots", slots, 1, MAX_SLOTS)?;
     quota::admit_worker(&app, &caller, &job_type).await?;
     let worker = app.external.register(&job_type, name.as_deref(), slots, caller.owner()).await?;
+    let config = app.config.get();
     let answer = Registered {
         worker: worker.id,
-        ping_interval_ms: ms(app.health.interval),
-        health_timeout_ms: ms(app.health.timeout),
+        ping_interval_ms: ms(config.workers.health_interval),
+        health_timeout_ms: ms(config.workers.health_timeout),
     };
-    Ok(answer::json(StatusCode::CREATED, &answer))
+    Ok((StatusCode::CREATED, Shown(answer)))
 }
 
 fn ms(duration: Duration) -> u64 {
@@ -75,8 +68,7 @@ pub(super) fn check_range<T: PartialOrd + std::fmt::Display>(
     if (&least..=&most).contains(&&value) {
         return Ok(());
     }
-    let hint = "correct the member; /v1/openapi.json has the bounds";
-    Err(V1Error::bad(format!("{field}: must be from {least} to {most}"), hint))
+    Err(V1Error::out_of_bounds(format!("{field}: must be from {least} to {most}")))
 }
 
 /// Send a heartbeat
@@ -87,22 +79,13 @@ pub(super) fn check_range<T: PartialOrd + std::fmt::Display>(
     request_body = Nothing,
     responses((status = 200, body = Pinged, description = "The worker is registered, and its heartbeat is recorded."), NoWorker, Membership, BadBody, Common),
 )]
-pub(super) async fn ping(
-    State(app): State<App>,
-    Named(path): Named<WorkerPath>,
-    _: NoBody,
-) -> Result<Response> {
-    match app.external.ping(&path.job_type, &path.worker).await {
-        Ok(pinged) => {
-            if pinged.mode == Mode::Drain {
-                // Its request for jobs gets none any more.
-                app.accepting.end_wait(&format!("{}/{}", path.job_type, path.worker));
-            }
-            Ok(answer::ok(&Pinged { cancel: pinged.stop, mode: modes::shown(pinged.mode) }))
-        }
-        Err(QueueError::Halt) => Err(V1Error::expired()),
-        Err(error) => Err(error.into()),
+pub(super) async fn ping(Call { app, path, .. }: Call<WorkerPath>, _: NoBody) -> Result<Shown<Pinged>> {
+    let pinged = app.external.ping(&path.job_type, &path.worker).await.map_err(of_member)?;
+    if pinged.mode == Mode::Drain {
+        // Its request for jobs gets none any more.
+        app.accepting.end_wait(&format!("{}/{}", path.job_type, path.worker));
     }
+    Ok(Shown(Pinged { cancel: pinged.stop, mode: modes::shown(pinged.mode) }))
 }
 
 /// Request jobs
@@ -121,11 +104,9 @@ pub(super) async fn ping(
     ),
 )]
 pub(super) async fn accept(
-    State(app): State<App>,
-    caller: Caller,
-    Named(WorkerPath { job_type, worker }): Named<WorkerPath>,
+    Call { app, caller, path: WorkerPath { job_type, worker } }: Call<WorkerPath>,
     Json(Accept { received, limit, wait_ms, ends }): Json<Accept>,
-) -> Result<Response> {
+) -> Result<Shown<Accepted>> {
     check_range("received", received, 0, MAX_CLAIM)?;
     check_range("limit", limit, 1, MAX_SLOTS)?;
     check_range("wait_ms", wait_ms, 0, MAX_WAIT_MS)?;
@@ -145,11 +126,8 @@ pub(super) async fn accept(
             app.external.accept(&job_type, &worker, Wanted { received, limit, wait, tenants }, &leave).await
         }
     });
-    let Given { jobs, mode } = match accepting.await.map_err(|error| V1Error::internal(&error))? {
-        Ok(given) => given,
-        Err(QueueError::Halt) => return Err(V1Error::expired()),
-        Err(error) => return Err(error.into()),
-    };
+    let accepted = accepting.await.map_err(|error| V1Error::internal(&error))?;
+    let Given { jobs, mode } = accepted.map_err(of_member)?;
     if jobs.is_empty() && ended.is_empty() && app.stop.is_cancelled() {
         return Err(V1Error::stopping());
     }
@@ -186,7 +164,7 @@ pub(super) async fn accept(
         summary: job.spec.summary,
         info: job.info,
     });
-    Ok(answer::ok(&Accepted { ended, jobs: jobs.collect(), mode: modes::shown(mode) }))
+    Ok(Shown(Accepted { ended, jobs: jobs.collect(), mode: modes::shown(mode) }))
 }
 
 /// Report progress
@@ -197,10 +175,9 @@ pub(super) async fn accept(
         Membership, BadBody, Common),
 )]
 pub(super) async fn update(
-    State(app): State<App>,
-    Named(path): Named<RunPath>,
+    Call { app, path, .. }: Call<RunPath>,
     Json(Update { claim, info }): Json<Update>,
-) -> Result<Response> {
+) -> Result<Shown<Updated>> {
     check_range("claim", claim, 0, MAX_CLAIM)?;
     let updated = app.external.update(&path.job_type, &path.worker, &path.id, claim, &info).await;
     let answer = match updated {
@@ -208,7 +185,7 @@ pub(super) async fn update(
         Ok(claims::Answer::Cancel) => Answer::Cancel,
         Err(error) => return Err(refused(&app, &path, error).await),
     };
-    Ok(answer::ok(&Updated { answer }))
+    Ok(Shown(Updated { answer }))
 }
 
 /// Finish a job
@@ -220,12 +197,9 @@ pub(super) async fn update(
     responses((status = 200, body = Ended, description = "The end is recorded."), super::responses::LostClaim, NoWorker, Membership,
         BadBody, Common),
 )]
-pub(super) async fn finish(
-    State(app): State<App>,
-    Named(path): Named<RunPath>,
-    Json(Finish { claim, result, info }): Json<Finish>,
-) -> Result<Response> {
-    end(&app, path, claim, completed(result), info).await
+pub(super) async fn finish(call: Call<RunPath>, Json(body): Json<Finish>) -> Result<Shown<Ended>> {
+    let Finish { claim, result, info } = body;
+    end(call, claim, completed(result), info).await
 }
 
 /// Fail a job
@@ -237,12 +211,9 @@ pub(super) async fn finish(
     responses((status = 200, body = Ended, description = "The end is recorded."), super::responses::LostClaim, NoWorker, Membership,
         BadBody, Common),
 )]
-pub(super) async fn fail(
-    State(app): State<App>,
-    Named(path): Named<RunPath>,
-    Json(Fail { claim, reason, retry, info }): Json<Fail>,
-) -> Result<Response> {
-    end(&app, path, claim, failed(reason, retry)?, info).await
+pub(super) async fn fail(call: Call<RunPath>, Json(body): Json<Fail>) -> Result<Shown<Ended>> {
+    let Fail { claim, reason, retry, info } = body;
+    end(call, claim, failed(reason, retry)?, info).await
 }
 
 /// Give a job back
@@ -254,12 +225,9 @@ pub(super) async fn fail(
     responses((status = 200, body = Ended, description = "The end is recorded."), super::responses::LostClaim, NoWorker, Membership,
         BadBody, Common),
 )]
-pub(super) async fn release(
-    State(app): State<App>,
-    Named(path): Named<RunPath>,
-    Json(Release { claim, info }): Json<Release>,
-) -> Result<Response> {
-    end(&app, path, claim, ExternalEnd::Released, info).await
+pub(super) async fn release(call: Call<RunPath>, Json(body): Json<Release>) -> Result<Shown<Ended>> {
+    let Release { claim, info } = body;
+    end(call, claim, ExternalEnd::Released, info).await
 }
 
 /// End many runs
@@ -272,12 +240,11 @@ pub(super) async fn release(
     responses((status = 200, body = EndedRuns, description = "The result of each end."), NoWorker, Membership, BadBody, Common),
 )]
 pub(super) async fn end_runs(
-    State(app): State<App>,
-    Named(WorkerPath { job_type, worker }): Named<WorkerPath>,
+    Call { app, path, .. }: Call<WorkerPath>,
     Json(ends): Json<EndRuns>,
-) -> Result<Response> {
+) -> Result<Shown<EndedRuns>> {
     let ends = run_ends("", ends)?;
-    Ok(answer::ok(&EndedRuns { ended: end_all(&app, &job_type, &worker, &ends).await? }))
+    Ok(Shown(EndedRuns { ended: end_all(&app, &path.job_type, &path.worker, &ends).await? }))
 }
 
 fn completed(result: Option<Box<RawValue>>) -> ExternalEnd {
@@ -342,21 +309,28 @@ async fn end_all(app: &App, job_type: &str, worker: &str, ends: &[RunEnd]) -> Re
 }
 
 async fn end(
-    app: &App,
-    path: RunPath,
+    Call { app, path, .. }: Call<RunPath>,
     claim: u64,
     end: ExternalEnd,
     info: Option<Box<RawValue>>,
-) -> Result<Response> {
+) -> Result<Shown<Ended>> {
     check_range("claim", claim, 0, MAX_CLAIM)?;
     match app.external.end(&path.job_type, &path.worker, &path.id, claim, end, info.as_deref()).await {
-        Ok(job) => Ok(answer::ok(&Ended { state: end_state(job) })),
-        Err(error) => Err(refused(app, &path, error).await),
+        Ok(job) => Ok(Shown(Ended { state: end_state(job) })),
+        Err(error) => Err(refused(&app, &path, error).await),
     }
 }
 
 fn end_state(job: Option<Job>) -> EndState {
     job.map_or(EndState::Removed, |job| view::state(&job).into())
+}
+
+/// The error of a request that is about no claim: who must halt is not registered.
+fn of_member(error: QueueError) -> V1Error {
+    match error {
+        QueueError::Halt => V1Error::expired(),
+        error => error.into(),
+    }
 }
 
 /// Whether the worker has lost only this claim, or its registration.
@@ -385,12 +359,8 @@ async fn is_member(app: &App, job_type: &str, worker: &str) -> bool {
     request_body = Nothing,
     responses((status = 200, body = Left, description = "The worker has left."), NoWorker, BadBody, Common),
 )]
-pub(super) async fn leave(
-    State(app): State<App>,
-    Named(path): Named<WorkerPath>,
-    _: NoBody,
-) -> Result<Response> {
-    Ok(answer::ok(&remove(&app, &path.job_type, &path.worker).await?))
+pub(super) async fn leave(Call { app, path, .. }: Call<WorkerPath>, _: NoBody) -> Result<Shown<Left>> {
+    remove(&app, &path.job_type, &path.worker).await.map(Shown)
 }
 
 /// Removes an external worker. The jobs that it still holds become pending.

@@ -60,9 +60,11 @@ impl RegisteredBy {
         };
         let (job_type, id) = (worker.0.to_owned(), worker.1.to_owned());
         match (checked, caller.owner()) {
-            (Ok(()), Some(_)) if is_ping => {
-                charge(app, Budget::Pings(job_type, id), pings_per_second(app.health.interval))
-            }
+            (Ok(()), Some(_)) if is_ping => charge(
+                app,
+                Budget::Pings(job_type, id),
+                pings_per_second(app.config.get().workers.health_interval),
+            ),
             (Ok(()), Some(_)) => {
                 let per_second = app.config.get().limits.requests_per_second;
                 charge(app, Budget::Worker(job_type, id), per_second)

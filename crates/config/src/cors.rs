@@ -20,35 +20,21 @@ pub struct Cors {
     pub max_age_s: u32,
 }
 
+/// The methods and headers of preflights by default, as in CouchDB.
+const METHODS: &str = "CONNECT,COPY,DELETE,GET,HEAD,OPTIONS,POST,PUT,TRACE";
+const HEADERS: &str = "accept,accept-language,authorization,content-length,content-range,content-type,destination,expires,if-match,\
+    last-modified,origin,pragma,x-couch-full-commit,x-couch-id,x-couch-persist,x-couchdb-www-authenticate,\
+    x-http-method-override,x-requested-with,x-couchdb-vhost-path";
+
 impl Default for Cors {
     fn default() -> Self {
-        let list = |list: &[&str]| list.iter().map(|&text| text.to_owned()).collect();
+        let list = |list: &str| list.split(',').map(str::to_owned).collect();
         Cors {
             enabled: false,
             origins: Vec::new(),
             credentials: false,
-            methods: list(&["CONNECT", "COPY", "DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT", "TRACE"]),
-            headers: list(&[
-                "accept",
-                "accept-language",
-                "authorization",
-                "content-length",
-                "content-range",
-                "content-type",
-                "destination",
-                "expires",
-                "if-match",
-                "last-modified",
-                "origin",
-                "pragma",
-                "x-couch-full-commit",
-                "x-couch-id",
-                "x-couch-persist",
-                "x-couchdb-www-authenticate",
-                "x-http-method-override",
-                "x-requested-with",
-                "x-couchdb-vhost-path",
-            ]),
+            methods: list(METHODS),
+            headers: list(HEADERS),
             max_age_s: 600,
         }
     }

@@ -13,35 +13,6 @@ use super::{Changes, Config, SETTINGS, Setting, text};
 /// Maximum number of tenants in a section, in a file and in the store.
 pub(super) const MAX_TENANTS: usize = 10_000;
 
-/// A section whose keys are tenants, with their shares as values. It can change while servers run.
-pub struct TenantShares {
-    /// The section, without brackets.
-    pub section: &'static str,
-    read: fn(&Config) -> &Arc<Shares>,
-    write: fn(&mut Config) -> &mut Arc<Shares>,
-}
-
-impl TenantShares {
-    /// The number of tenants in the section.
-    pub(super) fn len(&self, config: &Config) -> usize {
-        (self.read)(config).iter().count()
-    }
-}
-
-/// All sections whose keys are tenants.
-pub const TENANT_SHARES: &[TenantShares] = &[
-    TenantShares {
-        section: "replicator.shares",
-        read: |config| &config.fair_share.shares,
-        write: |config| &mut config.fair_share.shares,
-    },
-    TenantShares {
-        section: "shares",
-        read: |config| &config.jobs.shares,
-        write: |config| &mut config.jobs.shares,
-    },
-];
-
 /// Maximum number of job types in a section, in a file and in the store.
 pub(super) const MAX_TYPES: usize = 1_000;
 /// The highest timeout of a run, in ms: a year.
@@ -50,34 +21,54 @@ const MAX_TIMEOUT_MS: u64 = 365 * 24 * 3_600_000;
 /// Limits on the time of runs, by job type.
 pub type TypeTimes = BTreeMap<String, Duration>;
 
-/// A section whose keys are job types, with times as values. It can change while servers run.
-pub struct TypeTimeouts {
+/// A section whose keys are names, of tenants or of job types. It can change while servers run.
+pub struct Named<T: 'static> {
     /// The section, without brackets.
     pub section: &'static str,
-    read: fn(&Config) -> &Arc<TypeTimes>,
-    write: fn(&mut Config) -> &mut Arc<TypeTimes>,
+    read: fn(&Config) -> &Arc<T>,
+    write: fn(&mut Config) -> &mut Arc<T>,
 }
 
-impl TypeTimeouts {
-    /// The number of types in the section.
-    pub(super) fn len(&self, config: &Config) -> usize {
-        (self.read)(config).len()
+impl<T: 'static> Named<T> {
+    /// Sets the values of the second configuration to those of the first one.
+    pub(super) fn copy(&self, from: &Config, to: &mut Config) {
+        *(self.write)(to) = (self.read)(from).clone();
     }
 }
 
-/// All sections whose keys are job types.
-pub const TYPE_TIMEOUTS: &[TypeTimeouts] = &[
-    TypeTimeouts {
+/// All sections whose keys are tenants, with their shares as values.
+pub const TENANT_SHARES: &[Named<Shares>] = &[
+    Named {
+        section: "replicator.shares",
+        read: |config| &config.fair_share.shares,
+        write: |config| &mut config.fair_share.shares,
+    },
+    Named { section: "shares", read: |config| &config.jobs.shares, write: |config| &mut config.jobs.shares },
+];
+
+/// All sections whose keys are job types, with times as values.
+pub const TYPE_TIMEOUTS: &[Named<TypeTimes>] = &[
+    Named {
         section: "timeouts",
         read: |config| &config.jobs.timeouts,
         write: |config| &mut config.jobs.timeouts,
     },
-    TypeTimeouts {
+    Named {
         section: "heartbeat_timeouts",
         read: |config| &config.jobs.heartbeat_timeouts,
         write: |config| &mut config.jobs.heartbeat_timeouts,
     },
 ];
+
+/// What is wrong with a section that has too many names.
+pub(super) fn too_many(config: &Config) -> Option<String> {
+    let tenants = TENANT_SHARES.iter().map(|shares| (shares.section, (shares.read)(config).iter().count()));
+    let types = TYPE_TIMEOUTS.iter().map(|timeouts| (timeouts.section, (timeouts.read)(config).len()));
+    let tenants = tenants.map(|counted| (counted, MAX_TENANTS, "tenants"));
+    let mut all = tenants.chain(types.map(|counted| (counted, MAX_TYPES, "job types")));
+    let ((section, names), most, what) = all.find(|((_, names), most, _)| names > most)?;
+    Some(format!("[{section}] names {names} {what}: expected at most {most}"))
+}
 
 /// The entry that a section and a key identify.
 #[derive(Clone, Copy)]
@@ -85,9 +76,9 @@ pub enum Entry<'a> {
     /// A setting.
     Setting(&'static Setting),
     /// A tenant, as written in the key.
-    Tenant(&'static TenantShares, &'a str),
+    Tenant(&'static Named<Shares>, &'a str),
     /// A job type, as written in the key.
-    Type(&'static TypeTimeouts, &'a str),
+    Type(&'static Named<TypeTimes>, &'a str),
 }
 
 impl<'a> Entry<'a> {

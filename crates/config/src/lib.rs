@@ -43,8 +43,7 @@ use turnwise_worker::{
 
 pub use self::authority::Authority;
 pub use self::cors::Cors;
-pub use self::entry::Entry;
-pub use self::entry::{TENANT_SHARES, TYPE_TIMEOUTS, TenantShares, TypeTimeouts, TypeTimes};
+pub use self::entry::{Entry, Named, TENANT_SHARES, TYPE_TIMEOUTS, TypeTimes};
 pub use self::settings::{Changes, SETTINGS, Setting};
 pub use self::shared::{Refused, Shared};
 pub use self::slots::Slots;
@@ -461,33 +460,14 @@ impl Config {
 
     /// The running configuration after the file was read again: settings that can change at run time come from the
     /// file, the others stay.
-    pub fn reloaded(&self, file: Config) -> Config {
-        let running = self.clone();
-        Config {
-            uuid: running.uuid,
-            connections: Connections {
-                close_interval: file.connections.close_interval,
-                egress: file.connections.egress,
-                ..running.connections
-            },
-            queue: Queue { catalogue: running.queue.catalogue, ..file.queue },
-            workers: Workers { drain_target: file.workers.drain_target, ..running.workers },
-            tls: running.tls,
-            prometheus: Prometheus { tenants: file.prometheus.tenants, ..running.prometheus },
-            jwt: running.jwt,
-            audit_file: running.audit_file,
-            log: LogSettings { format: running.log.format, ..file.log },
-            otel: OtelSettings {
-                sample_ratio: file.otel.sample_ratio,
-                trace_url: file.otel.trace_url,
-                ..running.otel
-            },
-            command: Command { max_jobs: file.command.max_jobs, ..running.command },
-            upstream: running.upstream,
-            indexing: running.indexing,
-            periods: running.periods,
-            ..file
-        }
+    pub fn reloaded(&self, file: &Config) -> Config {
+        let mut config = self.clone();
+        // The rules of `[egress]` apply at once, too, and to this machine alone.
+        let applies = |setting: &&Setting| setting.changes == Changes::Live || setting.section == "egress";
+        SETTINGS.iter().filter(applies).for_each(|setting| (setting.copy)(file, &mut config));
+        TENANT_SHARES.iter().for_each(|shares| shares.copy(file, &mut config));
+        TYPE_TIMEOUTS.iter().for_each(|timeouts| timeouts.copy(file, &mut config));
+        config
     }
 
     /// Reads a file. Returns the configuration, and the ignored entries for a warning to the user.

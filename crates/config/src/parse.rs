@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use ini_core::{Item, Parser};
 use turnwise_outbound::HIDDEN;
 
-use super::entry::{Entry, MAX_TENANTS, MAX_TYPES};
-use super::{Config, Problem, TENANT_SHARES, TYPE_TIMEOUTS, Workers, effect};
+use super::entry::{Entry, too_many};
+use super::{Config, Problem, Workers, effect};
 
 pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Problem> {
     let mut config = Config::default();
@@ -61,33 +61,19 @@ pub(super) fn parse(file: &str, text: &str) -> Result<(Config, Vec<Problem>), Pr
             }
         }
     }
-    for timeouts in TYPE_TIMEOUTS {
-        let types = timeouts.len(&config);
-        if types > MAX_TYPES {
-            let text =
-                format!("[{}] names {types} job types: expected at most {MAX_TYPES}", timeouts.section);
-            return Err(Problem { file: file.to_owned(), line: 0, text });
-        }
-    }
-    for shares in TENANT_SHARES {
-        let tenants = shares.len(&config);
-        if tenants > MAX_TENANTS {
-            let text =
-                format!("[{}] names {tenants} tenants: expected at most {MAX_TENANTS}", shares.section);
-            return Err(Problem { file: file.to_owned(), line: 0, text });
-        }
+    let whole = |text: String| Problem { file: file.to_owned(), line: 0, text };
+    if let Some(text) = too_many(&config) {
+        return Err(whole(text));
     }
     let Workers { health_interval, health_timeout, .. } = config.workers;
     if health_interval * 2 > health_timeout {
-        let text = format!(
+        return Err(whole(format!(
             "[workers] health_interval is {health_interval:?}: expected at most half of health_timeout, \
              {health_timeout:?}, so that one lost ping is not a lost worker"
-        );
-        return Err(Problem { file: file.to_owned(), line: 0, text });
+        )));
     }
     ignored.extend(given.into_iter().filter_map(|((section, key), line)| {
-        let text = effect::missing(&config, section, key)?;
-        Some(Problem { file: file.to_owned(), line, text })
+        Some(Problem { line, ..whole(effect::missing(&config, section, key)?) })
     }));
     ignored.sort_by_key(|problem| problem.line);
     Ok((config, ignored))

@@ -80,6 +80,10 @@ pub struct Setting {
     /// Returns the value as in the file; `None` if the server chooses it.
     read: fn(&Config) -> Option<String>,
     write: fn(&mut Config, Value<'_>) -> Result<(), Right>,
+    /// Sets the value of the second configuration to that of the first one.
+    pub(super) copy: fn(&Config, &mut Config),
+    /// Whether both have the same value, with what the text leaves out: passwords.
+    pub(super) is_same: fn(&Config, &Config) -> bool,
 }
 
 /// Whether a setting can change while servers run.
@@ -120,6 +124,8 @@ macro_rules! settings {
                 config.$($field).+ = value.$kind($($valid)?)?;
                 Ok(())
             },
+            copy: |from, to| to.$($field).+ = from.$($field).+.clone(),
+            is_same: |one, other| one.$($field).+ == other.$($field).+,
         }),+),+]
     };
 }
@@ -135,8 +141,8 @@ pub const SETTINGS: &[Setting] = settings! {
     max_churn: Live, fair_share.rotation.max_churn = number(0..=MAX_CHURN);
     startup_jitter: Live, fair_share.rotation.startup_jitter = ms(0..=MAX_JITTER_MS);
     idle_turn: Live, fair_share.rotation.idle_turn = ms(100..=MAX_MS);
-    multiplex: Live, multiplex = multiplex();
-    fairness: Live, fair_share.fairness = fairness();
+    multiplex: Live, multiplex = parsed_as("auto or off");
+    fairness: Live, fair_share.fairness = parsed_as("virtual_time or rfc");
     usage_coeff: Live, fair_share.rfc.usage_coeff = decimal(rfc::Rules::USAGE_COEFF);
     priority_coeff: Live, fair_share.rfc.priority_coeff = decimal(rfc::Rules::PRIORITY_COEFF);
     usage_interval: Live, fair_share.rfc.usage_interval_us = optional_ms_us(RFC_INTERVAL_MS)
@@ -170,7 +176,7 @@ pub const SETTINGS: &[Setting] = settings! {
     progress_interval: Live, replication.minimum_progress.interval = ms(1_000..=MAX_MS);
     socket_options: Live, replication.socket_options = socket_options();
     connection_close_interval: Live, connections.close_interval = ms(CLOSE_INTERVAL_MS);
-    connect_to: InFile(ABOUT_CONNECTIONS), connections.connect_to = connect_to();
+    connect_to: InFile(ABOUT_CONNECTIONS), connections.connect_to = parsed();
     verify_ssl_certificates: InFile(ABOUT_CONNECTIONS), connections.tls.verify = boolean();
     ssl_trusted_certificates_file: InFile(ABOUT_CONNECTIONS), connections.tls.trusted_certificates_file = file();
     ssl_certificate_max_depth: InFile(ABOUT_CONNECTIONS), connections.tls.max_depth = number(0..=MAX_CERTIFICATE_DEPTH);
@@ -188,7 +194,7 @@ pub const SETTINGS: &[Setting] = settings! {
     servers: InFile(AT_START), indexing.servers = servers();
     databases: InFile(AT_START), indexing.databases = patterns();
     exclude: InFile(AT_START), indexing.exclude = optional_patterns();
-    tenant: InFile(AT_START), indexing.tenant = index_tenant();
+    tenant: InFile(AT_START), indexing.tenant = parsed();
     builds: InFile(AT_START), indexing.builds = number(1..=MAX_BUILDS);
     max_p95_ms: InFile(AT_START), indexing.max_p95 = ms(0..=MAX_P95_MS);
     min_delay: InFile(AT_START), indexing.min_delay = seconds(0..=MAX_DELAY_MS);
@@ -248,7 +254,7 @@ pub const SETTINGS: &[Setting] = settings! {
 
     [prometheus]
     additional_port: InFile(ABOUT_A_MACHINE_REACHED), prometheus.additional_port = boolean();
-    bind_address: InFile(ABOUT_A_MACHINE_REACHED), prometheus.bind_address = address();
+    bind_address: InFile(ABOUT_A_MACHINE_REACHED), prometheus.bind_address = parsed_as("an IP address such as 127.0.0.1");
     port: InFile(ABOUT_A_MACHINE_REACHED), prometheus.port = number(1..=u16::MAX);
     tenants: Live, prometheus.tenants = number(0..=MAX_TENANTS);
 
@@ -261,8 +267,8 @@ pub const SETTINGS: &[Setting] = settings! {
     file: InFile(ABOUT_A_MACHINE), audit_file = file();
 
     [log]
-    level: Live, log.level = log_level();
-    format: InFile(AT_START), log.format = log_format();
+    level: Live, log.level = optional_parsed();
+    format: InFile(AT_START), log.format = optional_parsed();
 
     [otel]
     endpoint: InFile(AT_START), otel.endpoint = otel_endpoint();

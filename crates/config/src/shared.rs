@@ -16,7 +16,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::{Error, Keyspace};
-use turnwise_store::{Isolation, MaybeStoreError, RangeRead, Store, Transaction};
+use turnwise_store::{Isolation, MaybeStoreError, RangeRead, Store, Transaction, Watch};
 
 use super::entry::{Entry, MAX_TENANTS, MAX_TYPES};
 use super::{Changes, Config, SETTINGS, TENANT_SHARES, TYPE_TIMEOUTS, effect};
@@ -87,34 +87,13 @@ impl Shared {
 
     /// Applies those settings of a new file that can change at run time. Returns the settings that need a restart, as
     /// section and key.
-    pub fn reload(&self, file: Config) -> Vec<(&'static str, String)> {
-        let new = self.file.borrow().reloaded(file.clone());
-        let values = |config| {
-            let all = Entry::all(config).filter(|(entry, _)| matches!(entry.changes(), Changes::InFile(_)));
-            all.map(|(entry, value)| ((entry.section(), entry.key().to_owned()), value))
-                .collect::<BTreeMap<_, _>>()
-        };
-        let (mut wanted, mut running) = (values(&file), values(&new));
+    pub fn reload(&self, file: Config) -> Vec<(&'static str, &'static str)> {
+        let running = self.file.borrow().clone();
         // A UUID that the file does not contain is the store's.
-        let uuid = ("couchdb", "uuid".to_owned());
-        if !wanted.contains_key(&uuid) {
-            running.remove(&uuid);
-        }
-        running.retain(|name, value| wanted.remove(name).as_ref() != Some(value));
-        // Passwords are masked in the text, so a change of a password alone must be detected separately.
-        let secrets = [
-            ("upstream", "url", file.upstream != new.upstream),
-            ("indexing", "servers", file.indexing.servers != new.indexing.servers),
-            ("otel", "headers", file.otel.headers != new.otel.headers),
-        ];
-        let secrets = secrets
-            .into_iter()
-            .filter(|(.., differ)| *differ)
-            .map(|(section, key, _)| (section, key.to_owned()));
-        let mut waiting: Vec<(&'static str, String)> =
-            wanted.into_keys().chain(running.into_keys()).chain(secrets).collect();
-        waiting.sort();
-        waiting.dedup();
+        let file = Config { uuid: file.uuid.clone().or_else(|| running.uuid.clone()), ..file };
+        let new = running.reloaded(&file);
+        let waiting = SETTINGS.iter().filter(|setting| !(setting.is_same)(&file, &new));
+        let waiting = waiting.map(|setting| (setting.section, setting.key)).collect();
         self.file.send_replace(Arc::new(new));
         waiting
     }
@@ -174,32 +153,22 @@ impl Shared {
             let mut file = self.file.subscribe();
             let (mut known, mut before) = (None, None);
             loop {
-                let seen = match self.look().await {
-                    Ok((rows, seen)) => {
-                        let reloaded = file.has_changed().unwrap_or_default();
-                        file.mark_unchanged();
-                        if known.as_ref() != Some(&rows) || reloaded {
-                            let config = self.over(&rows, |problem| tracing::warn!("{problem}"));
-                            log_changes(before.as_ref(), &config);
-                            apply(&config);
-                            (known, before) = (Some(rows), Some(config));
-                        }
-                        seen
-                    }
+                let (rows, changed) = match self.look().await {
+                    Ok(read) => read,
                     Err(error) => {
                         tracing::error!(%error, "cannot read the shared settings; retrying");
                         self.store.runtime().sleep(ERROR_PAUSE).await;
                         continue;
                     }
                 };
-                let changed = match self.store.watch(self.keys.config_versionstamp(), seen).await {
-                    Ok(changed) => changed,
-                    Err(error) => {
-                        tracing::error!(%error, "cannot watch the shared settings; retrying");
-                        self.store.runtime().sleep(ERROR_PAUSE).await;
-                        continue;
-                    }
-                };
+                let reloaded = file.has_changed().unwrap_or_default();
+                file.mark_unchanged();
+                if known.as_ref() != Some(&rows) || reloaded {
+                    let config = self.over(&rows, |problem| tracing::warn!("{problem}"));
+                    log_changes(before.as_ref(), &config);
+                    apply(&config);
+                    (known, before) = (Some(rows), Some(config));
+                }
                 tokio::select! {
                     () = changed => {}
                     _ = file.changed() => file.mark_changed(),
@@ -213,11 +182,14 @@ impl Shared {
         }
     }
 
-    /// Reads the rows and their version.
-    async fn look(&self) -> Result<(Rows, Option<Bytes>), Error> {
+    /// Reads the rows, and watches for their next change.
+    async fn look(&self) -> Result<(Rows, Watch), Error> {
         let tx = self.store.begin().await?;
-        let seen = tx.get_with(&self.keys.config_versionstamp(), Isolation::Snapshot).await?;
-        Ok((read(&tx, &self.keys).await?, seen))
+        let key = self.keys.config_versionstamp();
+        let seen = tx.get_with(&key, Isolation::Snapshot).await?;
+        let rows = read(&tx, &self.keys).await?;
+        drop(tx);
+        Ok((rows, self.store.watch(key, seen).await?))
     }
 
     /// The file, overridden by the rows. Reports each row that cannot be used.

@@ -635,7 +635,7 @@ fn a_reloaded_file_changes_only_live_settings() {
          [command]\nenabled = true\nmax_jobs = 22\nmax_output_bytes = 23\nprograms = ls\nuser = jobs\nallow_root = true\nmax_memory_bytes = 1048576\n[upstream]\nurl = http://couch:5984/\n",
     );
     let running = Config::default();
-    let reloaded = running.reloaded(file.clone());
+    let reloaded = running.reloaded(&file);
     for setting in SETTINGS {
         let from = match setting.changes {
             Changes::Live => &file,

@@ -12,11 +12,10 @@ use super::value::INFINITY;
 
 pub(super) use {
     list as auth_plugins, list as choices, list as header_names, list as host_names, list as methods,
-    list as origins, list as servers, optional as optional_number, optional as log_format,
-    optional as log_level, optional as otel_endpoint, optional as otel_headers, optional as trace_url,
-    optional as optional_patterns, optional as server, optional as uuid, optional_list as programs,
-    optional_list as variables, plain as address, plain as boolean, plain as connect_to, plain as decimal,
-    plain as fairness, plain as index_tenant, plain as multiplex, plain as number, plain as slots,
+    list as origins, list as servers, optional as optional_number, optional as optional_parsed,
+    optional as optional_patterns, optional as otel_endpoint, optional as otel_headers, optional as server,
+    optional as trace_url, optional as uuid, optional_list as programs, optional_list as variables,
+    plain as boolean, plain as decimal, plain as number, plain as parsed, plain as parsed_as, plain as slots,
     plain as socket_options, plain as weight,
 };
 

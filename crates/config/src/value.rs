@@ -1,20 +1,16 @@
 //! Parses the text of settings.
 
-use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use turnwise_identity::Patterns;
-use turnwise_indexer::jobs::Tenant;
-use turnwise_outbound::{AuthPlugin, ConnectTo, EgressRules, Secret, SocketOptions};
+use turnwise_outbound::{AuthPlugin, EgressRules, Secret, SocketOptions};
 use turnwise_policy::backoff::OnLost;
-use turnwise_policy::fair_share::Fairness;
 use turnwise_policy::predictive_queue::contention::Weight;
 use turnwise_policy::predictive_queue::locks::MAX_NAME_BYTES;
-use turnwise_replicator::multiplex::Mode;
 use turnwise_replicator::upstream::Address;
-use turnwise_telemetry::log::{LogFilter, LogFormat};
 use turnwise_telemetry::otel;
 
 use super::cors;
@@ -37,7 +33,7 @@ pub(super) struct Value<'a>(pub &'a str);
 impl Value<'_> {
     pub fn number<T>(self, allowed: RangeInclusive<T>) -> Result<T, Right>
     where
-        T: std::str::FromStr + PartialOrd + std::fmt::Display,
+        T: FromStr + PartialOrd + std::fmt::Display,
     {
         let number = self.0.parse().ok().filter(|number| allowed.contains(number));
         number.ok_or_else(|| format!("a whole number from {} to {}", allowed.start(), allowed.end()))
@@ -77,14 +73,14 @@ impl Value<'_> {
         Weight::new(weight).ok_or_else(|| "a number from 0.001 to 1000".to_owned())
     }
 
-    pub fn fairness(self) -> Result<Fairness, Right> {
-        let known = Fairness::ALL.into_iter().find(|known| known.name() == self.0.trim());
-        known.ok_or_else(|| Fairness::ALL.map(Fairness::name).join(" or "))
+    /// What has a parser of its own, which says what is valid.
+    pub fn parsed<T: FromStr<Err = Right>>(self) -> Result<T, Right> {
+        self.0.parse()
     }
 
-    /// Whether idle replications are parked.
-    pub fn multiplex(self) -> Result<Mode, Right> {
-        self.0.parse().map_err(|_| format!("{} or {}", Mode::Auto, Mode::Off))
+    /// The same, where it does not say so.
+    pub fn parsed_as<T: FromStr>(self, right: &str) -> Result<T, Right> {
+        self.0.parse().map_err(|_| right.to_owned())
     }
 
     /// Milliseconds.
@@ -109,18 +105,13 @@ impl Value<'_> {
         self.0.parse()
     }
 
-    /// An IP address of this machine.
-    pub fn address(self) -> Result<IpAddr, Right> {
-        self.0.parse().map_err(|_| "an IP address such as 127.0.0.1".to_owned())
-    }
-
     /// Text without white space.
     pub fn word(self) -> Result<Option<String>, Right> {
-        match self.0 {
-            text if text.is_empty() || text.len() > 200 || text.contains(char::is_whitespace) => {
-                Err("up to 200 bytes without white space".to_owned())
-            }
-            text => Ok(Some(text.to_owned())),
+        let is_word = (1..=200).contains(&self.0.len()) && !self.0.contains(char::is_whitespace);
+        if is_word {
+            Ok(Some(self.0.to_owned()))
+        } else {
+            Err("up to 200 bytes without white space".to_owned())
         }
     }
 
@@ -128,10 +119,6 @@ impl Value<'_> {
     pub fn patterns(self) -> Result<Patterns, Right> {
         let right = "names with commas between them; * stands for any characters";
         Patterns::parse(self.0).map_err(|_| right.to_owned())
-    }
-
-    pub fn connect_to(self) -> Result<ConnectTo, Right> {
-        self.0.parse()
     }
 
     /// The URL of a collector.
@@ -152,12 +139,8 @@ impl Value<'_> {
         otel::headers(self.0).map(|_| Some(Secret::new(self.0)))
     }
 
-    /// What is logged.
-    pub fn log_level(self) -> Result<Option<LogFilter>, Right> {
-        self.0.parse().map(Some)
-    }
-
-    pub fn log_format(self) -> Result<Option<LogFormat>, Right> {
+    /// What is not stated by default.
+    pub fn optional_parsed<T: FromStr<Err = Right>>(self) -> Result<Option<T>, Right> {
         self.0.parse().map(Some)
     }
 
@@ -318,11 +301,6 @@ impl Value<'_> {
 
     pub fn optional_patterns(self) -> Result<Option<Patterns>, Right> {
         self.patterns().map(Some)
-    }
-
-    /// Who is charged for the builds of indexes.
-    pub fn index_tenant(self) -> Result<Tenant, Right> {
-        self.0.parse()
     }
 
     pub fn uuid(self) -> Result<Option<String>, Right> {

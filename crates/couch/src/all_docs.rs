@@ -70,7 +70,8 @@ impl Query {
 pub async fn all_docs(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     let (given, room) = match call.method {
         Method::POST => {
-            request::json_rows(app, body, call.sender(), ("keys", REQUEST_BYTES), Cost::ROWS).await?
+            request::json_rows(&app.body_room, body, call.sender(), ("keys", REQUEST_BYTES), Cost::ROWS)
+                .await?
         }
         _ => Default::default(),
     };
@@ -79,9 +80,9 @@ pub async fn all_docs(app: &App, call: &Call, body: Body, db: &str) -> Result<Re
     let (_, counters) = databases::info(&tx, &app.keys, db).await?;
     let app = app.clone();
     Ok(in_pieces(async move |mut pieces| {
-        let written = write(&app, &query, counters.documents, &mut pieces).await;
-        drop(room);
-        (pieces, written)
+        let _room = room;
+        write(&app, &query, counters.documents, &mut pieces).await?;
+        Ok(pieces)
     }))
 }
 

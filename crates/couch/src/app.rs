@@ -1,15 +1,16 @@
 //! The state of this API.
 
-use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::http::HeaderMap;
+use tokio::sync::OwnedSemaphorePermit;
 use turnwise_config::Shared;
 use turnwise_metrics::Metrics;
 use turnwise_outbound::Client;
 use turnwise_replicator::doc_processor::{self, Settings};
 use turnwise_replicator::upstream::Condition;
+use turnwise_web::pool::{Semaphores, take};
 use turnwise_web::{Web, traced};
 use turnwise_worker::{Live, Spans};
 
@@ -33,7 +34,7 @@ pub struct AppState {
     /// Where the spans of traced jobs go.
     pub spans: Spans,
     /// See [`AppState::turn`].
-    pub turns: Turns,
+    pub turns: Semaphores<String>,
 }
 
 impl Deref for AppState {
@@ -44,20 +45,12 @@ impl Deref for AppState {
     }
 }
 
-/// Locks for writers of databases. Databases share them by the hash of their names.
-#[derive(Clone, Default)]
-pub struct Turns(Arc<[tokio::sync::Mutex<()>; 32]>);
-
 impl AppState {
     /// Waits for a turn to write documents of a database. All writes of a database take the next sequence number, so
     /// only one of several concurrent writes can commit. Serial writes avoid conflicts and their pauses. Correctness
     /// does not depend on it: other processes and ending jobs write without a turn.
-    pub async fn turn(&self, db: &str) -> tokio::sync::MutexGuard<'_, ()> {
-        let mut hasher = std::hash::DefaultHasher::new();
-        db.hash(&mut hasher);
-        let turns = &self.turns.0;
-        let nth = hasher.finish() % turns.len() as u64;
-        turns[usize::try_from(nth).unwrap_or(0)].lock().await
+    pub async fn turn(&self, db: &str) -> OwnedSemaphorePermit {
+        take(self.turns.of(db.to_owned(), 1), 1).await
     }
 
     /// Runs transactions that may add replication jobs: these continue the trace of the request, or begin one.

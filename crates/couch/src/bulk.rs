@@ -32,7 +32,8 @@ const READ_BATCH: usize = 100;
 /// invalid, none is written.
 pub async fn bulk_docs(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     let (body, _room) =
-        request::json_rows(app, body, call.sender(), ("docs", REQUEST_BYTES), Cost::DOCUMENTS).await?;
+        request::json_rows(&app.body_room, body, call.sender(), ("docs", REQUEST_BYTES), Cost::DOCUMENTS)
+            .await?;
     if body.members.get("new_edits") == Some(&json!(false)) {
         return Err(docs::no_branches());
     }
@@ -170,7 +171,7 @@ fn row_of_error(draft: &Draft, error: Error) -> Value {
 pub async fn bulk_get(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
     let revs = call.params.flag("revs")?;
     let (body, room) =
-        request::json_rows(app, body, call.sender(), ("docs", REQUEST_BYTES), Cost::ROWS).await?;
+        request::json_rows(&app.body_room, body, call.sender(), ("docs", REQUEST_BYTES), Cost::ROWS).await?;
     let Some(Ok(wanted)) = body.rows else {
         return Err(ApiError::bad_request("Missing JSON list of 'docs'."));
     };
@@ -184,28 +185,25 @@ pub async fn bulk_get(app: &App, call: &Call, body: Body, db: &str) -> Result<Re
     databases::check(&tx, &app.keys, db).await?;
     let (app, db) = (app.clone(), db.to_owned());
     Ok(in_pieces(async move |mut pieces| {
-        let written = async {
-            pieces.text("{\"results\":[\n").await?;
-            let mut rows = wanted.iter().peekable();
-            while rows.peek().is_some() {
-                let tx = app.store.begin().await?;
-                let mut batch = Batch::default();
-                for row in rows.by_ref().take(READ_BATCH) {
-                    let Wanted { id, rev } = Wanted::parse(row)?;
-                    let doc = found(&app, &tx, &db, &id, rev.as_deref(), revs).await?;
-                    batch.push(&json!({ "id": id, "docs": [doc] }))?;
-                    if batch.is_full() {
-                        break;
-                    }
+        let _room = room;
+        pieces.text("{\"results\":[\n").await?;
+        let mut rows = wanted.iter().peekable();
+        while rows.peek().is_some() {
+            let tx = app.store.begin().await?;
+            let mut batch = Batch::default();
+            for row in rows.by_ref().take(READ_BATCH) {
+                let Wanted { id, rev } = Wanted::parse(row)?;
+                let doc = found(&app, &tx, &db, &id, rev.as_deref(), revs).await?;
+                batch.push(&json!({ "id": id, "docs": [doc] }))?;
+                if batch.is_full() {
+                    break;
                 }
-                drop(tx);
-                pieces.batch(&batch).await?;
             }
-            Ok(pieces.text("\n]}\n").await?)
-        };
-        let written = written.await;
-        drop(room);
-        (pieces, written)
+            drop(tx);
+            pieces.batch(&batch).await?;
+        }
+        pieces.text("\n]}\n").await?;
+        Ok(pieces)
     }))
 }
 
@@ -259,9 +257,8 @@ async fn found(
 
 /// Returns those of the given revisions that do not exist here.
 pub async fn revs_diff(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
-    request::check_json(&call.headers)?;
     let Sent { text, room: _room } =
-        request::bytes(app, body, call.sender(), REQUEST_BYTES, Cost::REVISIONS).await?;
+        request::bytes(&app.body_room, body, call.sender(), REQUEST_BYTES, Cost::REVISIONS).await?;
     let rows = request::beside(text.len(), move || Rows::of_object(text)).await?;
     let rows = rows.map_err(|error| request::wrong_json(&error, "Request body must be a JSON object"))?;
     let mut answer = b"{".to_vec();

@@ -1,12 +1,11 @@
 //! A request to this API, and whether its sender may send it.
 
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, header};
 use turnwise_web::access::rights::Right;
 use turnwise_web::access::{Caller, Peer};
 use turnwise_web::error::ApiError;
 use turnwise_web::request::{Params, Sender};
 
-use super::rights;
 use super::route::{Part, Target};
 
 /// A request without its body.
@@ -54,15 +53,15 @@ pub(super) fn check_database(call: &Call, db: &str) -> Result<(), ApiError> {
     }
 }
 
-/// Whether the caller may do this with the database, beside what [`rights::needed`] checks.
+/// Whether the caller may do this with the database, beside what [`Target::needed`] checks.
 pub(super) fn check_use(call: &Call, db: &str, part: &Part) -> Result<(), ApiError> {
     let target = Target::Db(db.to_owned(), part.clone());
-    let writes = rights::needed(&target, &call.method) == Right::Write;
+    let writes = target.needed(&call.method) == Right::Write;
     if writes && !call.caller.writes(db) && (call.caller.reads(db) || *part == Part::Itself) {
         let reason = format!(
             "this identity may not change the database `{db}`: it needs a scope client:TENANTS that names it"
         );
-        return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason));
+        return Err(ApiError::forbidden(reason));
     }
     check_database(call, db)
 }

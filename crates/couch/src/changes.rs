@@ -54,19 +54,14 @@ struct Query {
     db: String,
     feed: Feed,
     filter: Filter,
-    since: Since,
+    /// The sequence number after which it begins; `None` is the latest one.
+    since: Option<i64>,
     limit: usize,
     descending: bool,
     include_docs: bool,
     timeout: Duration,
     /// The interval of empty lines while there is no change. With a heartbeat there is no timeout.
     heartbeat: Option<Duration>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Since {
-    After(i64),
-    Now,
 }
 
 impl Query {
@@ -106,14 +101,14 @@ impl Query {
     }
 }
 
-fn since(text: Option<&str>) -> Result<Since, ApiError> {
+fn since(text: Option<&str>) -> Result<Option<i64>, ApiError> {
     let number = match text.map(|text| text.trim_matches('"')) {
-        None | Some("") => return Ok(Since::After(0)),
-        Some("now") => return Ok(Since::Now),
+        None | Some("") => return Ok(Some(0)),
+        Some("now") => return Ok(None),
         Some(text) => text.split('-').next().unwrap_or(text),
     };
     let malformed = || ApiError::bad_request("Malformed sequence supplied in 'since' parameter.");
-    number.parse().ok().filter(|since| *since >= 0).map(Since::After).ok_or_else(malformed)
+    number.parse().ok().filter(|since| *since >= 0).map(Some).ok_or_else(malformed)
 }
 
 fn filter(params: &Params, doc_ids: Option<Rows>) -> Result<Filter, ApiError> {
@@ -153,7 +148,10 @@ pub async fn changes(app: &App, call: &Call, body: Body, db: &str) -> Result<Res
     let doc_ids = match call.method {
         // A feed may last long, so it keeps little more of its ids than their text.
         Method::POST => {
-            request::json_rows(app, body, call.sender(), ("doc_ids", IDS_BYTES), Cost::ROWS).await?.0.rows
+            request::json_rows(&app.body_room, body, call.sender(), ("doc_ids", IDS_BYTES), Cost::ROWS)
+                .await?
+                .0
+                .rows
         }
         _ => None,
     };
@@ -161,14 +159,14 @@ pub async fn changes(app: &App, call: &Call, body: Body, db: &str) -> Result<Res
     let tx = app.store.begin().await?;
     let (database, counters) = databases::info(&tx, &app.keys, db).await?;
     let start = match (query.since, query.descending) {
-        (Since::Now, _) => counters.sequence,
-        (Since::After(0), true) => counters.sequence + 1,
-        (Since::After(since), _) => since,
+        (None, _) => counters.sequence,
+        (Some(0), true) => counters.sequence + 1,
+        (Some(since), _) => since,
     };
     let mut writer = Writer { app: app.clone(), query, created_us: database.created_us, at: start, sent: 0 };
     Ok(in_pieces(async move |mut pieces| {
-        let written = writer.write(&mut pieces).await;
-        (pieces, written)
+        writer.write(&mut pieces).await?;
+        Ok(pieces)
     }))
 }
 
@@ -182,14 +180,6 @@ struct Writer {
     at: i64,
     /// Number of changes sent so far.
     sent: usize,
-}
-
-/// Why a feed stopped waiting.
-enum Woken {
-    /// There may be new changes.
-    Look,
-    /// The timeout is over, the server is stopping, or the client is gone.
-    End,
 }
 
 impl Writer {
@@ -208,9 +198,8 @@ impl Writer {
                 break false;
             }
             pieces.flush().await?;
-            match self.wait(pieces, seen).await? {
-                Woken::Look => {}
-                Woken::End => break false,
+            if !self.wait(pieces, seen).await? {
+                break false;
             }
         };
         let pending = if gone { 0 } else { self.pending().await? };
@@ -239,7 +228,7 @@ impl Writer {
     }
 
     /// The current value of the key that every write of the database changes.
-    async fn seen(&self) -> Result<Option<bytes::Bytes>, ApiError> {
+    async fn seen(&self) -> Result<Option<Bytes>, ApiError> {
         let tx = self.app.store.begin().await?;
         Ok(tx.get(&self.app.keys.sequence(&self.query.db)).await?)
     }
@@ -299,19 +288,20 @@ impl Writer {
         Ok(())
     }
 
-    async fn wait(&self, pieces: &mut Pieces, seen: Option<bytes::Bytes>) -> Result<Woken, ApiError> {
+    /// Waits until there may be new changes. Returns false if the timeout is over, the server is stopping, or the client is gone.
+    async fn wait(&self, pieces: &mut Pieces, seen: Option<Bytes>) -> Result<bool, ApiError> {
         let (store, keys, stop) = (&self.app.store, &self.app.keys, &self.app.stop);
         let mut changed = store.watch(keys.sequence(&self.query.db), seen).await?;
         loop {
             let nap = store.runtime().sleep(self.query.heartbeat.unwrap_or(self.query.timeout));
             tokio::select! {
-                () = stop.cancelled() => return Ok(Woken::End),
-                () = pieces.abandoned() => return Ok(Woken::End),
-                () = &mut changed => return Ok(Woken::Look),
+                () = stop.cancelled() => return Ok(false),
+                () = pieces.abandoned() => return Ok(false),
+                () = &mut changed => return Ok(true),
                 () = nap => {}
             }
             if self.query.heartbeat.is_none() {
-                return Ok(Woken::End);
+                return Ok(false);
             }
             pieces.text("\n").await?;
             pieces.flush().await?;

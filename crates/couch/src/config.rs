@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use axum::body::Body;
-use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::json;
 use turnwise_config::{Entry, Refused};
@@ -42,7 +41,7 @@ pub async fn config(
         // Only another node itself knows the settings of its file.
         _ if !is_this => {
             let reason = format!("ask {node} itself for its settings: /_node/{LOCAL}/_config");
-            Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason))
+            Err(ApiError::not_implemented(reason))
         }
         (NodePart::All, _) => {
             let config = app.shared.current().await?;
@@ -84,7 +83,7 @@ fn unknown() -> ApiError {
 
 async fn put(app: &App, call: &Call, body: Body, section: &str, key: &str) -> Result<Response, ApiError> {
     // `X-Couch-Persist: false` is accepted and ignored: settings apply to all nodes, and are always persistent.
-    let sent = request::bytes(app, body, call.sender(), BODY_BYTES, Cost::TEXT).await?;
+    let sent = request::bytes(&app.body_room, body, call.sender(), BODY_BYTES, Cost::TEXT).await?;
     let Ok(value) = serde_json::from_slice::<String>(&sent.text) else {
         return Err(ApiError::bad_request("the body must be the value, as a JSON string: \"500\""));
     };

@@ -5,9 +5,9 @@ use axum::response::Response;
 use serde_json::json;
 use turnwise_replicator::doc_processor;
 use turnwise_replicator::documents::{Error, databases, names};
+use turnwise_web::answer;
 use turnwise_web::answer::{ok, with_header};
 use turnwise_web::error::{ApiError, internal};
-use turnwise_web::{answer, request};
 
 use super::app::App;
 use super::call::Call;
@@ -54,13 +54,13 @@ pub async fn make(app: &App, db: &str) -> Result<(), ApiError> {
     if names::is_mirror(db) {
         let reason = "names that begin with `upstream/` are reserved for mirrors, which turnwise creates if `[upstream] url` is set: \
                       create the database on that server, or choose another name";
-        return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason));
+        return Err(ApiError::forbidden(reason));
     }
     let (keys, now_us) = (&app.keys, app.now_us());
     let created =
         app.store.transact(|tx| async move { databases::create(&tx, keys, db, now_us).await }).await;
     created.map_err(|error| match error {
-        Error::NotReplicator(_) => ApiError::new(StatusCode::FORBIDDEN, "forbidden", error.to_string()),
+        Error::NotReplicator(_) => ApiError::forbidden(error.to_string()),
         error => error.into(),
     })
 }
@@ -75,8 +75,7 @@ pub async fn delete(app: &App, db: &str) -> Result<Response, ApiError> {
 }
 
 /// Every acknowledged write is durable, so there is nothing to do.
-pub async fn ensure_full_commit(app: &App, call: &Call, db: &str) -> Result<Response, ApiError> {
-    request::check_json(&call.headers)?;
+pub async fn ensure_full_commit(app: &App, db: &str) -> Result<Response, ApiError> {
     let tx = app.store.begin().await?;
     let database = find(databases::check(&tx, &app.keys, db).await)?;
     let body = json!({ "ok": true, "instance_start_time": instance_start_time(&database) });

@@ -11,7 +11,7 @@ use turnwise_replicator::documents::{
 use turnwise_web::answer::{ok, with_header};
 use turnwise_web::error::ApiError;
 use turnwise_web::request::{DOCUMENT_BYTES, Params, Sent};
-use turnwise_web::room::Cost;
+use turnwise_web::room::{Cost, MemoryPermit};
 use turnwise_web::{answer, request};
 
 use super::app::App;
@@ -146,10 +146,11 @@ pub async fn put(app: &App, call: &Call, body: Body, db: &str, id: &str) -> Resu
     if call.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"multipart/")) {
         return Err(ApiError::bad_request("replication documents have no attachments"));
     }
-    check_new_edits(&call.params)?;
-    let Sent { text, room: _room } =
-        request::bytes(app, body, call.sender(), DOCUMENT_BYTES, Cost::TREE).await?;
-    let object = request::object(&text, "Document must be a JSON object")?;
+    // Branches are not stored: a document consists of its latest revision.
+    if call.params.get("new_edits") == Some("false") {
+        return Err(no_branches());
+    }
+    let (object, _room) = object(app, call, body).await?;
     let mut draft = Draft::parse(Some(id), object, "")?;
     match (&draft.rev, known) {
         (Some(own), Some(known)) if *own != known => {
@@ -166,25 +167,21 @@ pub async fn put(app: &App, call: &Call, body: Body, db: &str, id: &str) -> Resu
     Ok(created(&written, &location, StatusCode::CREATED))
 }
 
-/// Branches are not stored: a document consists of its latest revision.
-fn check_new_edits(params: &Params) -> Result<(), ApiError> {
-    match params.get("new_edits") {
-        Some("false") => Err(no_branches()),
-        _ => Ok(()),
-    }
+/// The document in a body, and the memory for it.
+async fn object(app: &App, call: &Call, body: Body) -> Result<(Map<String, Value>, MemoryPermit), ApiError> {
+    let Sent { text, room } =
+        request::bytes(&app.body_room, body, call.sender(), DOCUMENT_BYTES, Cost::TREE).await?;
+    Ok((request::object(&text, "Document must be a JSON object")?, room))
 }
 
 pub fn no_branches() -> ApiError {
     let reason =
         "`new_edits=false` would need branches, and replication documents have none: write them without it";
-    ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason)
+    ApiError::not_implemented(reason)
 }
 
 pub async fn post(app: &App, call: &Call, body: Body, db: &str) -> Result<Response, ApiError> {
-    request::check_json(&call.headers)?;
-    let Sent { text, room: _room } =
-        request::bytes(app, body, call.sender(), DOCUMENT_BYTES, Cost::TREE).await?;
-    let object = request::object(&text, "Document must be a JSON object")?;
+    let (object, _room) = object(app, call, body).await?;
     let draft = Draft::parse(None, object, &app.new_uuid())?;
     let written = write(app, &call.headers, db, &draft).await?;
     let location = call.location(db, Some(&written.id));
@@ -230,9 +227,7 @@ pub async fn get_local(app: &App, db: &str, id: &str) -> Result<Response, ApiErr
 
 pub async fn put_local(app: &App, call: &Call, body: Body, db: &str, id: &str) -> Result<Response, ApiError> {
     let known = rev_text(call)?.map(str::to_owned);
-    let Sent { text, room: _room } =
-        request::bytes(app, body, call.sender(), DOCUMENT_BYTES, Cost::TREE).await?;
-    let mut body = request::object(&text, "Document must be a JSON object")?;
+    let (mut body, _room) = object(app, call, body).await?;
     body.shift_remove("_id");
     let own = body.shift_remove("_rev").and_then(|rev| rev.as_str().map(str::to_owned));
     if matches!((&own, &known), (Some(own), Some(known)) if own != known) {

@@ -12,7 +12,6 @@ mod config;
 mod databases;
 mod docs;
 mod replicate;
-mod rights;
 mod root;
 mod route;
 mod scheduler;
@@ -26,12 +25,12 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, header};
 use axum::response::{IntoResponse, Response};
 use turnwise_metrics::Patterns;
 use turnwise_replicator::documents::names;
-use turnwise_web::access::{Caller, NoCaller, Peer};
-use turnwise_web::error::{self, ApiError};
+use turnwise_web::access::{Caller, Peer};
+use turnwise_web::error::ApiError;
 use turnwise_web::names::Names;
 use turnwise_web::request::Params;
 use turnwise_web::{answer, traced};
@@ -63,8 +62,8 @@ pub fn metrics_router(app: App, names: Names) -> Router {
 
 async fn answer_metrics(app: App, names: Arc<Names>, request: Request) -> Response {
     // A page of another site whose name leads here could read them.
-    if let Err(refusal) = names.check_host(&request) {
-        return app.refuse(&request, refusal);
+    if let Err(error) = names.check_host(&request) {
+        return app.refuse(&request, error);
     }
     let response = match (request.method().as_str(), route::target(request.uri().path())) {
         ("GET" | "HEAD", Ok(Target::Metrics(node, part))) => {
@@ -93,9 +92,7 @@ async fn answer_request(State(app): State<App>, request: Request) -> Response {
 async fn dispatch(app: App, request: Request) -> Result<Response, ApiError> {
     let peer = Peer::of(&request);
     let (parts, body) = request.into_parts();
-    let Some(caller) = parts.extensions.get::<Caller>().cloned() else {
-        return Err(error::internal(&NoCaller));
-    };
+    let caller = Caller::of(&parts.extensions)?;
     let target = route::target(parts.uri.path())?;
     let params = Params::new(parts.uri.query());
     // hyper omits the body of a response to HEAD.
@@ -108,7 +105,7 @@ async fn dispatch(app: App, request: Request) -> Result<Response, ApiError> {
     if !takes_more && call.method != Method::GET {
         return Err(ApiError::method("GET,HEAD"));
     }
-    rights::needed(&target, &call.method).check(&call.caller)?;
+    target.needed(&call.method).check(&call.caller)?;
     match target {
         Target::Root => root::welcome(&app),
         Target::Up => up::up(&app, &call.caller).await,
@@ -143,7 +140,7 @@ async fn metrics(
         && !config::check_node(app, node).await?
     {
         let reason = format!("ask {node} itself for its metrics: /_node/_local");
-        return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason));
+        return Err(ApiError::not_implemented(reason));
     }
     turnwise_metrics::get(&app.metrics, headers, part).await
 }
@@ -163,7 +160,7 @@ async fn database(app: &App, call: &Call, body: Body, db: &str, part: Part) -> R
         (Part::BulkDocs, "POST") => bulk::bulk_docs(app, call, body, db).await,
         (Part::BulkGet, "POST") => bulk::bulk_get(app, call, body, db).await,
         (Part::RevsDiff, "POST") => bulk::revs_diff(app, call, body, db).await,
-        (Part::EnsureFullCommit, "POST") => databases::ensure_full_commit(app, call, db).await,
+        (Part::EnsureFullCommit, "POST") => databases::ensure_full_commit(app, db).await,
         (Part::BulkDocs | Part::BulkGet | Part::RevsDiff | Part::EnsureFullCommit, _) => {
             Err(ApiError::method("POST"))
         }

@@ -15,10 +15,11 @@ use turnwise_replicator::doc_processor::{
 };
 use turnwise_replicator::documents::{Error, redaction};
 use turnwise_replicator::{Filter, Incomplete, JOB_TYPE, Replication};
-use turnwise_store::{MaybeStoreError, Transaction};
+use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
 use turnwise_web::answer::{ok, respond};
 use turnwise_web::error::{ApiError, internal};
+use turnwise_web::v1_error::V1Error;
 use turnwise_web::{answer, request};
 
 use super::app::App;
@@ -28,7 +29,7 @@ use super::call::Call;
 const BODY_BYTES: usize = 4_000_000;
 
 pub async fn post(app: &App, call: &Call, body: Body) -> Result<Response, ApiError> {
-    let (mut body, room) = request::json_object(app, body, call.sender(), BODY_BYTES).await?;
+    let (mut body, room) = request::json_object(&app.body_room, body, call.sender(), BODY_BYTES).await?;
     redaction::restore(&mut body, None)?;
     let cancel = match body.get("cancel") {
         None | Some(Value::Null | Value::Bool(false)) => false,
@@ -99,47 +100,8 @@ async fn replication_id(app: &App, replication: &Replication) -> Result<String, 
     id.map(|id| id.to_string()).map_err(|error| ApiError::not_found(error.to_string()))
 }
 
-/// Why a request cannot get its job.
-enum Refused {
-    Api(ApiError),
-    Store(turnwise_store::Error),
-}
-
-impl From<turnwise_store::Error> for Refused {
-    fn from(error: turnwise_store::Error) -> Self {
-        Refused::Store(error)
-    }
-}
-
-impl From<turnwise_queue::Error> for Refused {
-    fn from(error: turnwise_queue::Error) -> Self {
-        match error {
-            turnwise_queue::Error::Store(error) => Refused::Store(error),
-            error => Refused::Api(error.into()),
-        }
-    }
-}
-
-impl MaybeStoreError for Refused {
-    fn store_error(&self) -> Option<&turnwise_store::Error> {
-        match self {
-            Refused::Store(error) => Some(error),
-            Refused::Api(_) => None,
-        }
-    }
-}
-
-impl From<Refused> for ApiError {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::Api(error) => error,
-            Refused::Store(error) => error.into(),
-        }
-    }
-}
-
 /// The document that a job belongs to, if it has one.
-fn document_of(job: &Job) -> Result<Option<(String, String)>, Refused> {
+fn document_of(job: &Job) -> Result<Option<(String, String)>, ApiError> {
     let corrupt = || turnwise_store::Error::Corrupt("a job's summary cannot be read".to_owned());
     let summary = Summary::of(job).ok_or_else(corrupt)?;
     Ok(summary.document().map(|(db, id)| (db.to_owned(), id.to_owned())))
@@ -169,7 +131,7 @@ async fn start(
         let job = jobs::get(&tx, keys, JOB_TYPE, id).await?;
         let elsewhere = || {
             let reason = format!("Replication `{id}` already runs for another tenant");
-            Refused::Api(ApiError::new(StatusCode::CONFLICT, "conflict", reason))
+            ApiError::new(StatusCode::CONFLICT, "conflict", reason)
         };
         let is_foreign = job.as_ref().is_some_and(|job| !caller.writes(&job.tenant));
         if let Some(other) = job.as_ref().filter(|_| is_foreign) {
@@ -187,7 +149,7 @@ async fn start(
         if let Some((db, doc)) = document_of(&job)? {
             let reason =
                 format!("Replication `{id}` already started, triggered by document `{doc}` from db `{db}`");
-            return Err(Refused::Api(ApiError::new(StatusCode::CONFLICT, "conflict", reason)));
+            return Err(ApiError::new(StatusCode::CONFLICT, "conflict", reason));
         }
         let same = same_options(&tx, keys, &job, new).await?;
         match job.state() {
@@ -208,7 +170,7 @@ async fn start(
         }
         latest(&tx, keys, id).await
     });
-    Ok(app.traced(&call.headers, started).await?)
+    app.traced(&call.headers, started).await
 }
 
 /// The tenant that a request's job is charged to: the user whom the request names, or no user, if the sender may add jobs
@@ -220,12 +182,12 @@ fn tenant(caller: &Caller, named: String) -> Result<String, ApiError> {
         None => {
             let reason =
                 "this identity may add jobs for several tenants: name one of them as `user_ctx.name`";
-            Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason))
+            Err(ApiError::forbidden(reason))
         }
     }
 }
 
-async fn latest(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Option<Event>, Refused> {
+async fn latest(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Option<Event>, ApiError> {
     let job = jobs::get(tx, keys, JOB_TYPE, id).await?;
     Ok(job.and_then(|job| job.history.into_iter().next()))
 }
@@ -234,22 +196,20 @@ async fn cancel_job(app: &App, caller: &Caller, id: &str) -> Result<(), ApiError
     let (keys, now_us) = (&app.keys, app.now_us());
     let cancelled = app.store.transact(|tx| async move {
         let job = jobs::get(&tx, keys, JOB_TYPE, id).await?.filter(|job| !is_gone(job));
-        let job = caller.sees(job).ok_or_else(|| Refused::Api(ApiError::not_found("missing")))?;
+        let job = caller.sees(job).ok_or_else(|| ApiError::not_found("missing"))?;
         if !caller.writes(&job.tenant) {
-            let reason = "this identity may not change the jobs of this tenant";
-            return Err(Refused::Api(ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason)));
+            return Err(ApiError::forbidden("this identity may not change the jobs of this tenant"));
         }
         if let Some((db, doc)) = document_of(&job)? {
-            let reason = format!(
+            return Err(ApiError::forbidden(format!(
                 "Replication `{id}` belongs to document `{doc}` of `{db}`: delete the document to stop it"
-            );
-            return Err(Refused::Api(ApiError::new(StatusCode::FORBIDDEN, "forbidden", reason)));
+            )));
         }
         // The record stays for a while, because other clients may wait for the job's end.
         jobs::cancel(&tx, keys, JOB_TYPE, id, now_us).await?;
         Ok(())
     });
-    Ok(cancelled.await?)
+    cancelled.await
 }
 
 /// Waits for a job's first end after `before`, and returns the response.
@@ -265,12 +225,12 @@ async fn wait(
         let tx = app.store.begin().await?;
         let seen = tx.get(&key).await?;
         if let Some(end) = end_of(app, &tx, caller, id, before, replication).await? {
-            return end;
+            return Ok(end);
         }
         let changed = app.store.watch(key.clone(), seen).await?;
         tokio::select! {
             () = changed => {}
-            () = app.stop.cancelled() => return Err(ApiError::stopping()),
+            () = app.stop.cancelled() => return Err(V1Error::stopping().into()),
         }
     }
 }
@@ -283,24 +243,24 @@ async fn end_of(
     id: &str,
     before: Option<&Event>,
     replication: &Replication,
-) -> Result<Option<Result<Response, ApiError>>, ApiError> {
+) -> Result<Option<Response>, ApiError> {
     let Some(job) = caller.sees(jobs::get(tx, &app.keys, JOB_TYPE, id).await?) else {
-        return Ok(Some(Err(failed("the replication was cancelled"))));
+        return Err(failed("the replication was cancelled"));
     };
     if job.state() == State::Completed {
         let result = job.result.ok_or_else(|| internal(&NoResult))?;
-        return Ok(Some(Ok(report(replication, &result))));
+        return Ok(Some(report(replication, &result)));
     }
     let ends = job.history.iter().take_while(|event| Some(*event) != before);
     let crash = ends
         .filter(|event| matches!(event.kind, EventKind::Crashed { .. } | EventKind::Failed { .. }))
         .last();
     if let Some(reason) = crash.and_then(|event| event.kind.reason()) {
-        return Ok(Some(Err(failed(reason))));
+        return Err(failed(reason));
     }
     match job.state() {
-        State::Cancelled => Ok(Some(Err(failed("the replication was cancelled")))),
-        State::Failed => Ok(Some(Err(failed(job.reason().unwrap_or("unknown"))))),
+        State::Cancelled => Err(failed("the replication was cancelled")),
+        State::Failed => Err(failed(job.reason().unwrap_or("unknown"))),
         _ => Ok(None),
     }
 }

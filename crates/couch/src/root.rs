@@ -2,19 +2,17 @@
 
 use axum::response::Response;
 use serde_json::json;
-use turnwise_replicator::documents::databases::{self, Database};
-use turnwise_web::answer::{in_pieces, ok};
+use turnwise_web::answer::ok;
 use turnwise_web::error::ApiError;
 
 use super::app::App;
 use super::call::Call;
+use super::scheduler::all_databases;
 
 /// The CouchDB release whose API this is. Clients choose the features that they use by it.
 const API_VERSION: &str = "3.5.0";
 /// Maximum number of UUIDs in one request, as in CouchDB.
 const MAX_UUIDS: usize = 1_000;
-/// Number of databases that one transaction reads.
-const PAGE: usize = 1_000;
 
 pub fn welcome(app: &App) -> Result<Response, ApiError> {
     Ok(ok(&json!({
@@ -36,40 +34,8 @@ pub fn uuids(app: &App, call: &Call) -> Result<Response, ApiError> {
 }
 
 pub async fn all_dbs(app: &App, call: &Call) -> Result<Response, ApiError> {
-    let mut skip = call.params.number("skip")?.unwrap_or(0);
-    let mut limit = call.params.number("limit")?.unwrap_or(usize::MAX);
-    let (app, caller) = (app.clone(), call.caller.clone());
-    // Read before the response begins, so that an error can still change the status.
-    let first = page(&app, None).await?;
-    Ok(in_pieces(async move |mut pieces| {
-        let written = async {
-            pieces.text("[").await?;
-            let mut page = first;
-            loop {
-                for (name, _) in page.iter().filter(|(_, database)| !database.deleting) {
-                    if !caller.reads(name) {
-                        continue;
-                    }
-                    if skip > 0 {
-                        skip -= 1;
-                    } else if limit > 0 {
-                        limit -= 1;
-                        pieces.element(name).await?;
-                    }
-                }
-                match page.into_iter().next_back() {
-                    Some((last, _)) if limit > 0 => page = self::page(&app, Some(&last)).await?,
-                    _ => break,
-                }
-            }
-            Ok(pieces.text("]\n").await?)
-        };
-        let written = written.await;
-        (pieces, written)
-    }))
-}
-
-async fn page(app: &App, after: Option<&str>) -> Result<Vec<(String, Database)>, ApiError> {
-    let tx = app.store.begin().await?;
-    Ok(databases::list(&tx, &app.keys, after, PAGE).await?)
+    let skip = call.params.number("skip")?.unwrap_or(0);
+    let limit = call.params.number("limit")?.unwrap_or(usize::MAX);
+    let dbs = all_databases(app).await?.into_iter().filter(|db| call.caller.reads(db));
+    Ok(ok(&dbs.skip(skip).take(limit).collect::<Vec<_>>()))
 }

@@ -1,11 +1,13 @@
-//! Routing: a pure function from a path to a target.
+//! Routing: a pure function from a path to a target, and what each target needs.
 //!
 //! Database names contain slashes. Clients write them in two ways: as one segment, `prefix%2F_replicator` (CouchDB's
 //! way), or unencoded. So the segments up to the one that ends in `_replicator` are joined.
 
+use axum::http::Method;
 use percent_encoding::percent_decode_str;
 use turnwise_metrics::{self as metrics, UNKNOWN};
 use turnwise_replicator::documents::names;
+use turnwise_web::access::rights::Right::{self, Anyone, Metrics, Operate, Read, Write};
 use turnwise_web::error::ApiError;
 
 /// What a request is about.
@@ -115,85 +117,72 @@ pub fn pattern(path: &str) -> &'static str {
     target(path).map_or(UNKNOWN, |target| target.pattern())
 }
 
-/// All values of [`Target::pattern`].
-pub const PATTERNS: &[&str] = &[
-    "/",
-    "/_up",
-    "/_all_dbs",
-    "/_uuids",
-    "/_session",
-    "/_membership",
-    "/_active_tasks",
-    "/_replicate",
-    "/_scheduler/jobs",
-    "/_scheduler/jobs/{id}",
-    "/_scheduler/docs",
-    "/_scheduler/docs/{db}",
-    "/_scheduler/docs/{db}/{id}",
-    "/_node/{node}",
-    "/_node/{node}/_config",
-    "/_node/{node}/_config/{section}",
-    "/_node/{node}/_config/{section}/{key}",
-    "/metrics",
-    "/_node/{node}/_prometheus",
-    "/_node/{node}/_stats",
-    "/_node/{node}/_system",
-    "/{db}",
-    "/{db}/_all_docs",
-    "/{db}/_bulk_docs",
-    "/{db}/_bulk_get",
-    "/{db}/_changes",
-    "/{db}/_ensure_full_commit",
-    "/{db}/_revs_diff",
-    "/{db}/_security",
-    "/{db}/{id}",
-    "/{db}/_local/{id}",
-    "/{db}/{id}/{attachment}",
-    UNKNOWN,
-];
-
 impl Target {
     /// Its path without names and ids, for metrics.
     pub fn pattern(&self) -> &'static str {
-        match self {
-            Target::Root => "/",
-            Target::Up => "/_up",
-            Target::AllDbs => "/_all_dbs",
-            Target::Uuids => "/_uuids",
-            Target::Session => "/_session",
-            Target::Membership => "/_membership",
-            Target::ActiveTasks => "/_active_tasks",
-            Target::Replicate => "/_replicate",
-            Target::SchedulerJobs => "/_scheduler/jobs",
-            Target::SchedulerJob(_) => "/_scheduler/jobs/{id}",
-            Target::SchedulerDocs(None) => "/_scheduler/docs",
-            Target::SchedulerDocs(Some(_)) => "/_scheduler/docs/{db}",
-            Target::SchedulerDoc(..) => "/_scheduler/docs/{db}/{id}",
-            Target::Node(_, NodePart::Node) => "/_node/{node}",
-            Target::Node(_, NodePart::All) => "/_node/{node}/_config",
-            Target::Node(_, NodePart::Section(_)) => "/_node/{node}/_config/{section}",
-            Target::Node(_, NodePart::Value(..)) => "/_node/{node}/_config/{section}/{key}",
-            Target::Metrics(_, metrics::Part::Own) => "/metrics",
-            Target::Metrics(_, metrics::Part::Prometheus) => "/_node/{node}/_prometheus",
-            Target::Metrics(_, metrics::Part::Stats(_)) => "/_node/{node}/_stats",
-            Target::Metrics(_, metrics::Part::System) => "/_node/{node}/_system",
-            Target::Db(_, part) => match part {
-                Part::Itself => "/{db}",
-                Part::AllDocs => "/{db}/_all_docs",
-                Part::BulkDocs => "/{db}/_bulk_docs",
-                Part::BulkGet => "/{db}/_bulk_get",
-                Part::Changes => "/{db}/_changes",
-                Part::EnsureFullCommit => "/{db}/_ensure_full_commit",
-                Part::RevsDiff => "/{db}/_revs_diff",
-                Part::Security => "/{db}/_security",
-                Part::Doc(_) => "/{db}/{id}",
-                Part::Local(_) => "/{db}/_local/{id}",
-                Part::Attachment => "/{db}/{id}/{attachment}",
-                Part::Unknown(_) => UNKNOWN,
-            },
-            Target::Unknown => UNKNOWN,
-        }
+        self.row().0
     }
+
+    /// What a request needs. `HEAD` counts as `GET`.
+    pub fn needed(&self, method: &Method) -> Right {
+        let (_, reading, writing) = self.row();
+        if *method == Method::GET { reading } else { writing }
+    }
+}
+
+/// The table of targets: the pattern of the path, and what requests need with `GET` and with other methods. The compiler checks that every
+/// target has a row.
+macro_rules! targets {
+    ($($target:pat => $pattern:expr, $reading:ident, $writing:ident;)+) => {
+        /// All values of [`Target::pattern`].
+        pub const PATTERNS: &[&str] = &[$($pattern),+];
+
+        impl Target {
+            fn row(&self) -> (&'static str, Right, Right) {
+                match self {
+                    $($target => ($pattern, $reading, $writing),)+
+                }
+            }
+        }
+    };
+}
+
+targets! {
+    Target::Root => "/", Anyone, Anyone;
+    Target::Up => "/_up", Anyone, Anyone;
+    Target::AllDbs => "/_all_dbs", Read, Read;
+    Target::Uuids => "/_uuids", Anyone, Anyone;
+    Target::Session => "/_session", Anyone, Anyone;
+    Target::Membership => "/_membership", Operate, Operate;
+    Target::ActiveTasks => "/_active_tasks", Read, Read;
+    Target::Replicate => "/_replicate", Write, Write;
+    Target::SchedulerJobs => "/_scheduler/jobs", Read, Read;
+    Target::SchedulerJob(_) => "/_scheduler/jobs/{id}", Read, Read;
+    Target::SchedulerDocs(None) => "/_scheduler/docs", Read, Read;
+    Target::SchedulerDocs(Some(_)) => "/_scheduler/docs/{db}", Read, Read;
+    Target::SchedulerDoc(..) => "/_scheduler/docs/{db}/{id}", Read, Read;
+    Target::Node(_, NodePart::Node) => "/_node/{node}", Operate, Operate;
+    Target::Node(_, NodePart::All) => "/_node/{node}/_config", Operate, Operate;
+    Target::Node(_, NodePart::Section(_)) => "/_node/{node}/_config/{section}", Operate, Operate;
+    Target::Node(_, NodePart::Value(..)) => "/_node/{node}/_config/{section}/{key}", Operate, Operate;
+    Target::Metrics(_, metrics::Part::Own) => "/metrics", Metrics, Metrics;
+    Target::Metrics(_, metrics::Part::Prometheus) => "/_node/{node}/_prometheus", Metrics, Metrics;
+    Target::Metrics(_, metrics::Part::Stats(_)) => "/_node/{node}/_stats", Metrics, Metrics;
+    Target::Metrics(_, metrics::Part::System) => "/_node/{node}/_system", Metrics, Metrics;
+    Target::Db(_, Part::Itself) => "/{db}", Read, Write;
+    // These read, also where a body names what.
+    Target::Db(_, Part::AllDocs) => "/{db}/_all_docs", Read, Read;
+    Target::Db(_, Part::BulkGet) => "/{db}/_bulk_get", Read, Read;
+    Target::Db(_, Part::Changes) => "/{db}/_changes", Read, Read;
+    Target::Db(_, Part::EnsureFullCommit) => "/{db}/_ensure_full_commit", Read, Read;
+    Target::Db(_, Part::RevsDiff) => "/{db}/_revs_diff", Read, Read;
+    Target::Db(_, Part::BulkDocs) => "/{db}/_bulk_docs", Read, Write;
+    Target::Db(_, Part::Security) => "/{db}/_security", Read, Write;
+    Target::Db(_, Part::Doc(_)) => "/{db}/{id}", Read, Write;
+    Target::Db(_, Part::Local(_)) => "/{db}/_local/{id}", Read, Write;
+    Target::Db(_, Part::Attachment) => "/{db}/{id}/{attachment}", Read, Write;
+    Target::Db(_, Part::Unknown(_)) => UNKNOWN, Read, Write;
+    Target::Unknown => UNKNOWN, Anyone, Anyone;
 }
 
 /// Splits off the first segments, which form the name of a replicator database.

@@ -36,8 +36,8 @@ pub async fn jobs(app: &App, call: &Call) -> Result<Response, ApiError> {
     let total = count_jobs(app, &call.caller).await?;
     let (app, caller) = (app.clone(), call.caller.clone());
     Ok(in_pieces(async move |mut pieces| {
-        let written = write_jobs(&app, &caller, total, (limit, skip), &mut pieces).await;
-        (pieces, written)
+        write_jobs(&app, &caller, total, (limit, skip), &mut pieces).await?;
+        Ok(pieces)
     }))
 }
 
@@ -102,8 +102,8 @@ pub async fn job(app: &App, call: &Call, id: &str) -> Result<Response, ApiError>
         Some(job) if is_scheduled(&call.caller, &job) => {
             let mut shown = shown_job(app, &tx, &mut Nodes::default(), &job).await?;
             // An extra, without which the response is whole.
-            let rules = app.explained.rules();
-            match turnwise_explain::waits(&app.explained.reader(&tx, &rules), &call.caller, &job).await {
+            let rules = app.rules();
+            match turnwise_explain::waits(&app.reader(&tx, &rules), &call.caller, &job).await {
                 Ok(Some((reason, sentence))) => {
                     shown["why"] = json!({ "reason": reason, "sentence": sentence });
                 }
@@ -283,8 +283,8 @@ pub async fn docs(app: &App, call: &Call, db: Option<String>) -> Result<Response
     }
     let app = app.clone();
     Ok(in_pieces(async move |mut pieces| {
-        let written = query.write(&app, &dbs, total, &mut pieces).await;
-        (pieces, written)
+        query.write(&app, &dbs, total, &mut pieces).await?;
+        Ok(pieces)
     }))
 }
 

@@ -1,7 +1,7 @@
 //! `_session`: login, logout, and who is logged in, as in CouchDB.
 
 use axum::body::Body;
-use axum::http::{HeaderMap, Method, header};
+use axum::http::{Method, header};
 use axum::response::Response;
 use serde_json::{Map, Value, json};
 use turnwise_identity::Scopes;
@@ -53,8 +53,7 @@ fn current(caller: &Caller) -> Value {
 }
 
 /// The scopes as roles. Clients of CouchDB look for `_admin`, and for `_metrics`.
-fn roles(scopes: Option<&Scopes>) -> Vec<String> {
-    let Some(scopes) = scopes else { return Vec::new() };
+fn roles(scopes: &Scopes) -> Vec<String> {
     let admin = scopes.administer().then(|| "_admin".to_owned());
     let others = scopes.texts().into_iter().filter(|scope| scope != "admin");
     let others = others.map(|scope| if scope == "metrics" { "_metrics".to_owned() } else { scope });
@@ -62,8 +61,9 @@ fn roles(scopes: Option<&Scopes>) -> Vec<String> {
 }
 
 async fn start(app: &App, call: &Call, body: Body) -> Result<Response, ApiError> {
-    let Sent { text, .. } = request::bytes(app, body, call.sender(), SMALL_BODY_BYTES, Cost::TREE).await?;
-    let (name, password) = if is_form(&call.headers) {
+    let Sent { text, .. } =
+        request::bytes(&app.body_room, body, call.sender(), SMALL_BODY_BYTES, Cost::TREE).await?;
+    let (name, password) = if request::has_type(&call.headers, FORM) {
         let field = |wanted: &str| {
             let mut fields = url::form_urlencoded::parse(&text);
             fields.find(|(name, _)| name == wanted).map(|(_, value)| value.into_owned())
@@ -84,9 +84,4 @@ async fn start(app: &App, call: &Call, body: Body) -> Result<Response, ApiError>
     response.headers_mut().insert(header::SET_COOKIE, cookie);
     response.extensions_mut().insert(LoggedIn(caller.name()));
     Ok(response)
-}
-
-fn is_form(headers: &HeaderMap) -> bool {
-    let given = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    given.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(FORM)
 }

@@ -18,12 +18,9 @@ use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::{Defaults, JOB_TYPE};
 use turnwise_store::embedded::{Embedded, Options};
 use turnwise_store::{Runtime, Store, runtime};
-use turnwise_web::Web;
 use turnwise_web::access::Identities;
-use turnwise_web::explained::Explained;
 use turnwise_worker::{External, Live};
 
-use super::app::Turns;
 use super::*;
 
 const PEER: Peer =
@@ -58,20 +55,15 @@ impl World {
         let external = External::new(store.clone(), keys.clone(), Default::default());
         let indexing = Indexing::new(Default::default(), &Defaults::default(), &client).unwrap();
         let shared = Shared::new(store.clone(), keys.clone(), Config::default());
-        let web = Web::new(turnwise_web::Shared {
-            store: store.clone(),
-            keys: keys.clone(),
+        let web = Arc::new(turnwise_web::Shared {
+            store,
+            keys,
             node: "node".into(),
             stop: CancellationToken::new(),
-            config: config.clone(),
-            explained: Explained {
-                store,
-                keys,
-                config,
-                external,
-                catalogue: Arc::default(),
-                demand: Default::default(),
-            },
+            config,
+            external,
+            catalogue: Arc::default(),
+            demand: Default::default(),
             identities,
             jwt: None,
             audit: None,
@@ -89,7 +81,7 @@ impl World {
             upstream: None,
             metrics: Arc::new(metrics),
             spans: Default::default(),
-            turns: Turns::default(),
+            turns: Default::default(),
         });
         let world = World { app, clock, _folder: folder };
         world.call("PUT", Part::Itself, "", Value::Null).await;

@@ -10,7 +10,8 @@ use turnwise_replicator::upstream::Condition;
 use turnwise_store::Isolation;
 use turnwise_web::access::Caller;
 use turnwise_web::answer;
-use turnwise_web::error::{ApiError, retry_later};
+use turnwise_web::error::ApiError;
+use turnwise_web::v1_error::with_headers;
 
 use super::app::App;
 
@@ -36,7 +37,8 @@ pub async fn up(app: &App, caller: &Caller) -> Result<Response, ApiError> {
         return Ok(answer::ok(&body));
     };
     let body = json!({ "status": "store_unavailable", "reason": told(reason), "seeds": {} });
-    Ok(retry_later(answer::json(StatusCode::SERVICE_UNAVAILABLE, &body)))
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    Ok(with_headers(answer::json(status, &body), status, None))
 }
 
 /// Why the store does not work; `None` if it does.

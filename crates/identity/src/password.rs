@@ -6,7 +6,7 @@ use argon2::password_hash::{PasswordHash as Parsed, PasswordHasher, PasswordVeri
 use argon2::{Algorithm, Argon2, Params, Version};
 use serde::{Deserialize, Serialize};
 
-use crate::token::random;
+use crate::token::{random, random_hex};
 use crate::{Error, Result};
 
 /// Shortest password, in characters.
@@ -41,7 +41,7 @@ impl Password {
 
     /// A random password that nobody knows.
     pub fn unknown() -> Password {
-        Password(random::<16>().iter().map(|byte| format!("{byte:02x}")).collect())
+        Password(random_hex::<16>())
     }
 
     /// Hashes it with a new salt. This takes a few ten ms of CPU, and 19 MiB.

@@ -127,46 +127,48 @@ impl Scopes {
         self.administer() || self.0.contains(&Scope::Operator)
     }
 
+    /// Whether they include everything but users and tokens, or one of them is such.
+    fn any(&self, such: impl Fn(&Scope) -> bool) -> bool {
+        self.operate() || self.0.iter().any(such)
+    }
+
     /// Whether they include reading the jobs of this tenant.
     pub fn read(&self, tenant: &str) -> bool {
-        self.operate()
-            || self.0.iter().any(|scope| match scope {
-                Scope::Client(tenants) | Scope::Read(tenants) => cover(tenants, tenant),
-                _ => false,
-            })
+        self.any(
+            |scope| matches!(scope, Scope::Client(tenants) | Scope::Read(tenants) if cover(tenants, tenant)),
+        )
     }
 
     /// Whether they include reading the jobs of some tenant.
     pub fn read_some(&self) -> bool {
-        self.operate() || self.0.iter().any(|scope| matches!(scope, Scope::Client(_) | Scope::Read(_)))
+        self.any(|scope| matches!(scope, Scope::Client(_) | Scope::Read(_)))
     }
 
     /// Whether they include adding and changing the jobs of this tenant.
     pub fn write(&self, tenant: &str) -> bool {
-        self.operate()
-            || self.0.iter().any(|scope| matches!(scope, Scope::Client(tenants) if cover(tenants, tenant)))
+        self.any(|scope| matches!(scope, Scope::Client(tenants) if cover(tenants, tenant)))
     }
 
     /// Whether they include adding and changing the jobs of some tenant.
     pub fn write_some(&self) -> bool {
-        self.operate() || self.0.iter().any(|scope| matches!(scope, Scope::Client(_)))
+        self.any(|scope| matches!(scope, Scope::Client(_)))
     }
 
     /// The tenants for which they include adding jobs, as written in them: `acme,acme/*`.
     pub fn client_tenants(&self) -> Vec<String> {
-        let tenants = self.0.iter().filter_map(|scope| match scope {
-            Scope::Client(tenants) => Some(tenants.to_string()),
+        self.clients().map(Patterns::to_string).collect()
+    }
+
+    fn clients(&self) -> impl Iterator<Item = &Patterns> {
+        self.0.iter().filter_map(|scope| match scope {
+            Scope::Client(tenants) => Some(tenants),
             _ => None,
-        });
-        tenants.collect()
+        })
     }
 
     /// The tenant, if they include adding jobs for exactly one.
     pub fn only_tenant(&self) -> Option<&str> {
-        let mut clients = self.0.iter().filter_map(|scope| match scope {
-            Scope::Client(tenants) => Some(tenants),
-            _ => None,
-        });
+        let mut clients = self.clients();
         match (self.operate(), clients.next(), clients.next()) {
             (false, Some(tenants), None) => tenants.only(),
             _ => None,
@@ -175,21 +177,17 @@ impl Scopes {
 
     /// Whether they include adding jobs that run programs on servers.
     pub fn command(&self) -> bool {
-        self.operate() || self.0.contains(&Scope::Command)
+        self.any(|scope| *scope == Scope::Command)
     }
 
     /// Whether they include running jobs of this type, of some tenant.
     pub fn work(&self, job_type: &str) -> bool {
-        self.operate()
-            || self
-                .0
-                .iter()
-                .any(|scope| matches!(scope, Scope::Worker { types, .. } if types.contain(job_type)))
+        self.any(|scope| matches!(scope, Scope::Worker { types, .. } if types.contain(job_type)))
     }
 
     /// Whether they include running jobs of some type.
     pub fn work_some(&self) -> bool {
-        self.operate() || self.0.iter().any(|scope| matches!(scope, Scope::Worker { .. }))
+        self.any(|scope| matches!(scope, Scope::Worker { .. }))
     }
 
     /// The tenants whose jobs of this type they include running: lists of which one must contain the tenant. `None`
@@ -198,22 +196,16 @@ impl Scopes {
         if self.operate() {
             return None;
         }
-        let mut lists = Vec::new();
-        for scope in &self.0 {
-            match scope {
-                Scope::Worker { types, tenants } if types.contain(job_type) => match tenants {
-                    Some(tenants) => lists.push(tenants.clone()),
-                    None => return None,
-                },
-                _ => {}
-            }
-        }
-        Some(lists)
+        let lists = self.0.iter().filter_map(|scope| match scope {
+            Scope::Worker { types, tenants } if types.contain(job_type) => Some(tenants.clone()),
+            _ => None,
+        });
+        lists.collect()
     }
 
     /// Whether they include the metrics.
     pub fn metrics(&self) -> bool {
-        self.operate() || self.0.contains(&Scope::Metrics)
+        self.any(|scope| *scope == Scope::Metrics)
     }
 
     /// The texts of the scopes.

@@ -25,6 +25,11 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     bytes
 }
 
+/// The same as text: two hexadecimal digits for each byte.
+pub(crate) fn random_hex<const N: usize>() -> String {
+    random::<N>().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The text of a token, `tw_ID_SECRET`. It is shown once, and never stored.
 #[derive(Clone)]
 pub struct Secret {
@@ -41,11 +46,8 @@ impl fmt::Debug for Secret {
 impl Secret {
     /// A new secret for a token; a new id, too, if none is given.
     pub(crate) fn new(id: Option<&str>) -> Secret {
-        let hex = |bytes: [u8; ID_BYTES]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        Secret {
-            id: id.map_or_else(|| hex(random()), str::to_owned),
-            secret: BASE64.encode(random::<SECRET_BYTES>()),
-        }
+        let id = id.map_or_else(random_hex::<ID_BYTES>, str::to_owned);
+        Secret { id, secret: BASE64.encode(random::<SECRET_BYTES>()) }
     }
 
     /// Parses the text of a token; `None` if it does not have this form.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::token::random;
+use crate::token::random_hex;
 use crate::{Error, MAX_NAME_BYTES, PasswordHash, Result, Scopes};
 
 /// The length of [`User::uid`], before it is written with two digits for each byte.
@@ -32,8 +32,7 @@ impl User {
     /// The name is invalid.
     pub fn new(name: &str, password: PasswordHash, scopes: Scopes, created_us: i64) -> Result<User> {
         check_name(name)?;
-        let uid = random::<UID_BYTES>().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(User { name: name.to_owned(), uid, password, scopes, created_us })
+        Ok(User { name: name.to_owned(), uid: random_hex::<UID_BYTES>(), password, scopes, created_us })
     }
 }
 

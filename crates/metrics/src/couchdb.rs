@@ -96,22 +96,19 @@ impl Row {
     }
 }
 
-async fn with_source<T>(metrics: &Metrics, read: impl FnOnce(&Source<'_>) -> T) -> T {
+async fn source(metrics: &Metrics) -> Source<'_> {
     let jobs = jobs(metrics).await.and_then(|types| types.get(JOB_TYPE).copied()).unwrap_or_default();
     let (runs, replications) = (metrics.workers.of(JOB_TYPE), &metrics.replications);
-    let source = Source { runs, replications, requests: metrics.client.metrics(), jobs };
-    read(&source)
+    Source { runs, replications, requests: metrics.client.metrics(), jobs }
 }
 
 /// `_prometheus`, always in Prometheus' own format, in which `jobs_total` can be a gauge.
 pub(super) async fn text(metrics: &Metrics) -> String {
     let mut text = Text::new(Format::Prometheus);
-    with_source(metrics, |source| {
-        for row in ROWS {
-            text.family(&row.name(), row.kind, row.description).value(&[], (row.value)(source));
-        }
-    })
-    .await;
+    let source = source(metrics).await;
+    for row in ROWS {
+        text.family(&row.name(), row.kind, row.description).value(&[], (row.value)(&source));
+    }
     let requests = &metrics.requests;
     let (by_method, by_code) = (requests.by_method(), requests.by_code());
     let all = by_method.values().sum();
@@ -141,19 +138,17 @@ pub(super) async fn text(metrics: &Metrics) -> String {
 pub(super) async fn stats(metrics: &Metrics, path: &[String]) -> Result<Response, ApiError> {
     let leaf = |value: u64, kind: Kind, description: &str| json!({ "value": value, "type": kind.name(), "desc": description });
     let mut replicator = Map::new();
-    with_source(metrics, |source| {
-        for row in ROWS {
-            let value = leaf((row.value)(source), row.kind, row.description);
-            match row.path {
-                [section, name] => {
-                    let section = replicator.entry(*section).or_insert_with(|| json!({}));
-                    section[*name] = value;
-                }
-                path => drop(replicator.insert(path.join("."), value)),
+    let source = source(metrics).await;
+    for row in ROWS {
+        let value = leaf((row.value)(&source), row.kind, row.description);
+        match row.path {
+            [section, name] => {
+                let section = replicator.entry(*section).or_insert_with(|| json!({}));
+                section[*name] = value;
             }
+            path => drop(replicator.insert(path.join("."), value)),
         }
-    })
-    .await;
+    }
     let requests = &metrics.requests;
     let (by_method, by_code) = (requests.by_method(), requests.by_code());
     let methods: Map<String, Value> = by_method

@@ -99,8 +99,8 @@ async fn collect(metrics: &Metrics) -> Result<StoreMetrics, String> {
     let nodes = nodes::list(&tx, &metrics.web.keys).await.map_err(|error| error.to_string())?.len();
     drop(tx);
     let mut types = Vec::new();
-    for job_type in metrics.web.explained.types().await.map_err(|error| error.to_string())? {
-        types.push(metrics.web.explained.of_type(&job_type).await.map_err(|error| error.to_string())?);
+    for job_type in metrics.web.types().await.map_err(|error| error.to_string())? {
+        types.push(metrics.web.of_type(&job_type).await.map_err(|error| error.to_string())?);
     }
     Ok(StoreMetrics { taken: Instant::now(), took: begun.elapsed(), nodes, types })
 }

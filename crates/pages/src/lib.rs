@@ -53,7 +53,7 @@ use axum::routing::{MethodFilter, on};
 use futures::FutureExt as _;
 use turnwise_web::access::rights::Right;
 use turnwise_web::answer;
-use turnwise_web::refusal::Refusal;
+use turnwise_web::v1_error::V1Error;
 
 use self::layout::Shell;
 use self::problem::{Problem, Result};
@@ -146,9 +146,9 @@ fn routes() -> Router<App> {
 }
 
 /// The page for a request that is refused before a handler reads it.
-pub fn refused(request: &Request, refusal: Refusal) -> Response {
+pub fn refused(request: &Request, error: V1Error) -> Response {
     let shell = Shell::of_stranger(request.headers());
-    secured(Problem::from(refusal).page(&shell))
+    secured(Problem::from(error).page(&shell))
 }
 
 async fn answer(app: App, route: Option<&'static Route>, request: Request) -> Response {

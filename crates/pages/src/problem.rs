@@ -5,7 +5,7 @@ use axum::response::Response;
 use maud::{Markup, html};
 use turnwise_api::V1Error;
 use turnwise_web::error::ApiError;
-use turnwise_web::refusal::{Refusal, with_headers};
+use turnwise_web::v1_error::with_headers;
 
 use super::layout::{self, Shell};
 use super::visit::Visit;
@@ -122,24 +122,17 @@ pub(super) fn sentence(text: &str) -> String {
     format!("{first}{}{end}", letters.as_str())
 }
 
-impl From<Refusal> for Problem {
-    fn from(refusal: Refusal) -> Self {
-        let Refusal { status, reason, hint, retry_after_s, .. } = refusal;
-        Problem { retry_after_s, ..Self::new(status, reason, hint) }
-    }
-}
-
 impl From<V1Error> for Problem {
     fn from(error: V1Error) -> Self {
         error.log();
-        let status = error.status;
-        let error = turnwise_protocol::Error::from(error);
-        Self::new(status, error.reason, error.hint)
+        let V1Error { status, reason, hint, retry_after_s, .. } = error;
+        Problem { retry_after_s, ..Self::new(status, reason, hint) }
     }
 }
 
 impl From<ApiError> for Problem {
     fn from(error: ApiError) -> Self {
+        error.log();
         Self::new(error.status, error.reason, "")
     }
 }

@@ -109,8 +109,8 @@ async fn find(visit: &Visit, which: &Which) -> Result<Found> {
             let tx = app.store.begin().await?;
             let job = jobs::get(&tx, &app.keys, JOB_TYPE, id).await?;
             let job = job.filter(|job| is_scheduled(caller, job)).ok_or_else(missing)?;
-            let rules = app.explained.rules();
-            let why = turnwise_explain::waits(&app.explained.reader(&tx, &rules), caller, &job).await?;
+            let rules = app.rules();
+            let why = turnwise_explain::waits(&app.reader(&tx, &rules), caller, &job).await?;
             let row = Row::of_request(&tx, &app.keys, &mut Nodes::default(), job, now_us).await?;
             let job = v1::jobs::find(app, caller, JOB_TYPE, id).await?;
             Ok(Found {

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, header};
 use serde::de::{DeserializeOwned, IntoDeserializer};
-use turnwise_web::access::{Caller, NoCaller, Peer};
+use turnwise_web::access::{Caller, Peer};
 use turnwise_web::request;
 use turnwise_web::room::Cost;
 
@@ -84,7 +84,7 @@ impl Fields {
 
 impl Visit {
     pub fn new(app: App, parts: &Parts) -> Result<Visit> {
-        let caller = parts.extensions.get::<Caller>().cloned().ok_or_else(|| Problem::internal(&NoCaller))?;
+        let caller = Caller::of(&parts.extensions)?;
         let unknown = || Peer { address: std::net::Ipv4Addr::UNSPECIFIED.into(), tls: false, names: None };
         let peer = parts.extensions.get::<Peer>().cloned().unwrap_or_else(unknown);
         let (path, query) = (parts.uri.path(), parts.uri.query().unwrap_or_default());
@@ -106,7 +106,7 @@ impl Visit {
             return Err(Problem::bad("the body is not a form", "send the form of a page"));
         }
         let who = (self.caller(), &parts.headers);
-        let sent = request::bytes(&self.app.web, body, who, MAX_FORM_BYTES, Cost::TEXT).await?;
+        let sent = request::bytes(&self.app.web.body_room, body, who, MAX_FORM_BYTES, Cost::TEXT).await?;
         self.form = Fields::parse(&sent.text);
         Ok(())
     }

@@ -210,8 +210,8 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
         return Err(Problem::bad("type: is needed", "choose a type on the page of the tenants"));
     };
     names::check_type(job_type)?;
-    let (tx, rules) = (visit.app.store.begin().await?, visit.app.explained.rules());
-    let load = load::of_type(&visit.app.explained.reader(&tx, &rules), job_type).await?;
+    let (tx, rules) = (visit.app.store.begin().await?, visit.app.rules());
+    let load = load::of_type(&visit.app.reader(&tx, &rules), job_type).await?;
     let changed = chosen(query, &load.tenants)?;
     let is_continuous = job_type == REPLICATION && load.rotation.is_some();
     let simulated = simulate(&visit, &load, is_continuous, &changed).await?;

@@ -18,9 +18,7 @@ use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::upstream::Condition;
 use turnwise_store::{Store, StoreUrl};
 use turnwise_telemetry::otel::{Exporter, Target};
-use turnwise_web::Web;
 use turnwise_web::access::{Identities, Pace};
-use turnwise_web::explained::Explained;
 use turnwise_web::names::Names;
 use turnwise_web::pool::Pool;
 use turnwise_web::room::Room;
@@ -248,21 +246,16 @@ impl Common {
     pub fn http(&self, built: Built<'_>) -> Http {
         let Built { url, external, current, commands, upstream, indexing, names, events, .. } = built;
         let Built { counted, replicated, stop, checked, .. } = built;
-        let (store, keys, client) = (self.impatient.clone(), self.keys.clone(), self.client.clone());
-        let web = Web::new(turnwise_web::Shared {
-            store: store.clone(),
-            keys: keys.clone(),
+        let client = self.client.clone();
+        let web = Arc::new(turnwise_web::Shared {
+            store: self.impatient.clone(),
+            keys: self.keys.clone(),
             node: self.node.as_str().into(),
             stop,
-            config: current.clone(),
-            explained: Explained {
-                store,
-                keys,
-                config: current,
-                external: external.clone(),
-                catalogue: checked.catalogue.clone(),
-                demand: Trackers::default(),
-            },
+            config: current,
+            external,
+            catalogue: checked.catalogue.clone(),
+            demand: Trackers::default(),
             identities: self.identities.clone(),
             jwt: checked.jwt.clone(),
             audit: checked.audit.clone(),
@@ -277,11 +270,6 @@ impl Common {
         let api = Arc::new(turnwise_api::AppState {
             web: web.clone(),
             store_url: url,
-            external,
-            health: turnwise_api::Health {
-                interval: self.config.workers.health_interval,
-                timeout: self.config.workers.health_timeout,
-            },
             accepting: Default::default(),
             workers: Default::default(),
             commands,

@@ -148,8 +148,8 @@ fn since(now: &Work, before: Option<&Work>) -> Work {
 /// The state of the store now, by job type.
 async fn state(web: &Web) -> Result<BTreeMap<String, State>> {
     let mut states = BTreeMap::new();
-    for job_type in web.explained.types().await? {
-        let of_type = web.explained.of_type(&job_type).await?;
+    for job_type in web.types().await? {
+        let of_type = web.of_type(&job_type).await?;
         let tx = web.store.begin().await?;
         let counts = counts::of_type(&tx, &web.keys, &job_type).await?;
         let jobs = counts

@@ -74,7 +74,7 @@ impl Scaling {
     /// Gives the worker its part of the wanted slots. Returns a watch of the type's wake key.
     async fn follow(&self, bounds: Bounds, config: &Config) -> Result<Watch> {
         let Scaling { web, job_type, tunables, .. } = self;
-        let seen = web.explained.wanted(job_type, config.workers.drain_target).await?;
+        let seen = web.wanted(job_type, config.workers.drain_target).await?;
         if let Some(slots) = own_part(seen.wanted_slots, &seen.workers, &web.node) {
             tunables.update(|now| match now.bounds == Some(bounds) {
                 true => Tunables { max_jobs: slots.clamp(bounds.least, bounds.most), ..now.clone() },

@@ -53,8 +53,7 @@ pub fn with_header(mut response: Response, name: HeaderName, value: &str) -> Res
     response
 }
 
-/// The writer of a streamed response. The response ends when the writer is dropped. If the writer was not
-/// [finished](Pieces::finish), the reader sees a truncated response.
+/// The writer of a streamed response; see [`in_pieces`].
 pub struct Pieces {
     to: mpsc::Sender<Result<Bytes, Broken>>,
     buffer: Vec<u8>,
@@ -76,10 +75,7 @@ impl Pieces {
 
     /// Writes a row of a JSON array, as CouchDB does: one per line.
     pub async fn row<T: Serialize>(&mut self, row: &T) -> Result<(), Broken> {
-        let before = if self.rows > 0 { ",\n" } else { "" };
-        self.rows += 1;
-        self.text(before).await?;
-        self.line(row).await
+        self.after(",\n", row).await
     }
 
     /// Writes the rows of a batch.
@@ -92,10 +88,13 @@ impl Pieces {
 
     /// Writes an element of a JSON array, on the same line as the previous one.
     pub async fn element<T: Serialize>(&mut self, element: &T) -> Result<(), Broken> {
-        let before = if self.rows > 0 { "," } else { "" };
+        self.after(",", element).await
+    }
+
+    async fn after<T: Serialize>(&mut self, separator: &str, row: &T) -> Result<(), Broken> {
+        self.text(if self.rows > 0 { separator } else { "" }).await?;
         self.rows += 1;
-        self.text(before).await?;
-        self.line(element).await
+        self.line(row).await
     }
 
     /// Writes a value.
@@ -119,18 +118,6 @@ impl Pieces {
     /// Resolves when the reader is gone.
     pub async fn abandoned(&self) {
         self.to.closed().await;
-    }
-
-    async fn finish(mut self, written: Result<(), ApiError>) {
-        let end = match written {
-            Ok(()) => self.flush().await,
-            Err(error) => {
-                tracing::warn!(reason = error.reason, "a streamed response ended early");
-                self.to.send(Err(Broken)).await.map_err(|_| Broken)
-            }
-        };
-        // The reader is gone, so nothing is left to do.
-        let _ = end;
     }
 }
 
@@ -164,17 +151,23 @@ impl Batch {
 }
 
 /// A response that `write` produces while the client reads it, so that it is never complete in memory. `write` returns
-/// the pieces and its result.
+/// the pieces when the response is complete. If it fails, the reader sees a truncated response.
 pub fn in_pieces<F, Fut>(write: F) -> Response
 where
     F: FnOnce(Pieces) -> Fut,
-    Fut: Future<Output = (Pieces, Result<(), ApiError>)> + Send + 'static,
+    Fut: Future<Output = Result<Pieces, ApiError>> + Send + 'static,
 {
     let (to, from) = mpsc::channel(PIECES_AHEAD);
-    let writing = write(Pieces { to, buffer: Vec::new(), rows: 0 });
+    let writing = write(Pieces { to: to.clone(), buffer: Vec::new(), rows: 0 });
     tokio::spawn(async move {
-        let (pieces, written) = writing.await;
-        pieces.finish(written).await;
+        // If the reader is gone, nothing is left to do.
+        match writing.await {
+            Ok(mut pieces) => drop(pieces.flush().await),
+            Err(error) => {
+                tracing::warn!(reason = error.reason, "a streamed response ended early");
+                drop(to.send(Err(Broken)).await);
+            }
+        }
     });
     let body = stream::unfold(from, |mut from| async move { from.recv().await.map(|piece| (piece, from)) });
     respond(StatusCode::OK, Body::from_stream(body))

@@ -14,16 +14,15 @@
 //! know. `[listener] names` adds such names.
 
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
-use turnwise_protocol::codes;
 
 use super::Web;
 use super::cors::Sites;
-use super::names::is_login;
-use super::refusal::{Refusal, is_page, is_v1};
+use super::names::{is_login, is_page, is_v1};
 use super::request;
+use super::v1_error::V1Error;
 
 /// Rejects requests that a page of another site may have sent, and answers preflights: they carry no credentials, so nothing behind this may see them.
 pub async fn check(State(web): State<Web>, request: Request, next: Next) -> Response {
@@ -31,7 +30,7 @@ pub async fn check(State(web): State<Web>, request: Request, next: Next) -> Resp
     let cors = &Sites(&config.cors);
     let host = match web.names.check_host(&request) {
         Ok(host) => host,
-        Err(refusal) => return web.refuse(&request, refusal),
+        Err(error) => return web.refuse(&request, error),
     };
     if let Some(permitted) = cors.preflight(&request) {
         return permitted;
@@ -45,29 +44,23 @@ pub async fn check(State(web): State<Web>, request: Request, next: Next) -> Resp
     });
     let response = match checked {
         Ok(()) => next.run(request).await,
-        Err(refusal) => web.refuse(&request, refusal),
+        Err(error) => web.refuse(&request, error),
     };
     cors.permit(origin.as_ref(), response)
 }
 
 /// Rejects a body with a content type that a page of another site can send without permission.
-pub async fn check_json(request: Request, next: Next) -> Response {
+pub async fn check_json(State(web): State<Web>, request: Request, next: Next) -> Response {
     match json(&request) {
         Ok(()) => next.run(request).await,
-        Err(refusal) => refusal.of_program(&request),
+        Err(error) => web.refuse(&request, error),
     }
 }
 
-fn json<B>(request: &axum::http::Request<B>) -> Result<(), Refusal> {
+fn json(request: &Request) -> Result<(), V1Error> {
     // A login with a form is guarded by the origin alone: what a stranger's page could do is to log a browser in.
-    if *request.method() == Method::POST && !is_login(request) && !request::is_json(request.headers()) {
-        return Err(Refusal {
-            status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            code: codes::BAD_CONTENT_TYPE,
-            reason: "Content-Type must be application/json".into(),
-            hint: "send the header Content-Type: application/json, even without a body",
-            retry_after_s: None,
-        });
+    match *request.method() == Method::POST && !is_login(request) {
+        true => request::check_json(request.headers()),
+        false => Ok(()),
     }
-    Ok(())
 }

@@ -11,18 +11,17 @@ use std::sync::LazyLock;
 use axum::Error;
 use axum::body::{Body, BodyDataStream, HttpBody as _};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use bytes::{Buf as _, Bytes};
 use flate2::write::MultiGzDecoder;
 use futures::StreamExt as _;
-use turnwise_protocol::codes;
 
-use super::refusal::Refusal;
 use crate::Web;
 use crate::access::Caller;
 use crate::pool::{Pool, PoolPermit};
+use crate::v1_error::V1Error;
 
 /// The most bodies that are decompressed at the same time. Each takes about 100 kB, with its window and its output. Others wait, within the
 /// time that a client has to send its body.
@@ -39,8 +38,8 @@ pub async fn decode(State(web): State<Web>, mut request: Request, next: Next) ->
         return next.run(request).await;
     }
     match is_gzip(request.headers()) {
-        Ok(false) => {}
-        Ok(true) => {
+        Some(false) => {}
+        Some(true) => {
             let headers = request.headers_mut();
             headers.remove(header::CONTENT_ENCODING);
             // That of the compressed body.
@@ -48,8 +47,10 @@ pub async fn decode(State(web): State<Web>, mut request: Request, next: Next) ->
             let caller = request.extensions().get::<Caller>().cloned().unwrap_or_else(Caller::nobody);
             request = request.map(|body| gunzip(body, caller));
         }
-        Err(Unread) => {
-            let mut response = web.refuse(&request, unread());
+        None => {
+            let reason = "this Content-Encoding is not supported";
+            let error = V1Error::bad_content_type(reason, "compress the body with gzip, or not at all");
+            let mut response = web.refuse(&request, error);
             response.headers_mut().insert(header::ACCEPT_ENCODING, READ);
             return response;
         }
@@ -57,34 +58,20 @@ pub async fn decode(State(web): State<Web>, mut request: Request, next: Next) ->
     next.run(request).await
 }
 
-/// The body has an encoding that is not read.
-#[derive(Debug, PartialEq, Eq)]
-struct Unread;
-
-/// Whether a body is compressed with gzip.
-fn is_gzip(headers: &HeaderMap) -> Result<bool, Unread> {
+/// Whether a body is compressed with gzip. `None` if it has an encoding that is not read.
+fn is_gzip(headers: &HeaderMap) -> Option<bool> {
     let mut is_gzip = false;
     for value in headers.get_all(header::CONTENT_ENCODING) {
-        for encoding in value.to_str().map_err(|_| Unread)?.split(',').map(str::trim) {
+        for encoding in value.to_str().ok()?.split(',').map(str::trim) {
             match encoding.to_ascii_lowercase().as_str() {
                 "" | "identity" => {}
                 // Once: a body that is compressed twice could become a million times as large.
                 "gzip" | "x-gzip" if !is_gzip => is_gzip = true,
-                _ => return Err(Unread),
+                _ => return None,
             }
         }
     }
-    Ok(is_gzip)
-}
-
-fn unread() -> Refusal {
-    Refusal {
-        status: StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        code: codes::BAD_CONTENT_TYPE,
-        reason: "this Content-Encoding is not supported".into(),
-        hint: "compress the body with gzip, or not at all",
-        retry_after_s: None,
-    }
+    Some(is_gzip)
 }
 
 /// The body is not what `Content-Encoding` says.
@@ -240,15 +227,15 @@ mod tests {
             is_gzip(&headers)
         };
         for values in [&[][..], &["identity"], &["", "Identity, identity"]] {
-            assert_eq!(of(values), Ok(false), "{values:?}");
+            assert_eq!(of(values), Some(false), "{values:?}");
         }
         for values in [&["gzip"][..], &["X-GZip"], &["identity", "gzip"]] {
-            assert_eq!(of(values), Ok(true), "{values:?}");
+            assert_eq!(of(values), Some(true), "{values:?}");
         }
         for values in
             [&["gzip, gzip"][..], &["gzip", "gzip"], &["deflate"], &["br"], &["gzip, br"], &["g zip"]]
         {
-            assert_eq!(of(values), Err(Unread), "{values:?}");
+            assert_eq!(of(values), None, "{values:?}");
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Errors in responses: a status, a stable code, and a reason that states what to do. Internal details go to the log.
+//! Errors in the shape of CouchDB's API: a status, a stable code, and a reason that states what to do. Internal details go to the log.
 
-use axum::http::{HeaderName, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use turnwise_queue::Error as QueueError;
 use turnwise_replicator::documents::Error as DocumentError;
-use turnwise_store::Error as StoreError;
+use turnwise_store::{Error as StoreError, MaybeStoreError};
 
 use super::answer;
-use super::refusal::with_headers;
+use super::v1_error::{V1Error, log_cause, with_headers};
 
 /// An error response: `{"error": code, "reason": reason}`.
 #[derive(Debug)]
@@ -19,15 +19,18 @@ pub struct ApiError {
     pub error: &'static str,
     /// What is wrong, and what to do.
     pub reason: String,
-    header: Option<(HeaderName, String)>,
+    /// The methods that are allowed, for the header `Allow`.
+    allow: Option<&'static str>,
     /// When the client may try again, in s.
     retry_after_s: Option<u64>,
+    /// The cause, for the log.
+    cause: Option<StoreError>,
 }
 
 impl ApiError {
     /// An error with this status, code and reason.
     pub fn new(status: StatusCode, error: &'static str, reason: impl Into<String>) -> Self {
-        ApiError { status, error, reason: reason.into(), header: None, retry_after_s: None }
+        ApiError { status, error, reason: reason.into(), allow: None, retry_after_s: None, cause: None }
     }
 
     /// The request is not correct: 400.
@@ -40,33 +43,40 @@ impl ApiError {
         Self::new(StatusCode::BAD_REQUEST, "query_parse_error", reason)
     }
 
+    /// The sender may not do this, or nobody may: 403.
+    pub fn forbidden(reason: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "forbidden", reason)
+    }
+
     /// There is no such thing: 404.
     pub fn not_found(reason: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", reason)
     }
 
     /// Only these methods are allowed: 405.
-    pub fn method(allowed: &str) -> Self {
-        let error = Self::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "method_not_allowed",
-            format!("Only {allowed} allowed"),
-        );
-        ApiError { header: Some((header::ALLOW, allowed.to_owned())), ..error }
+    pub fn method(allowed: &'static str) -> Self {
+        let reason = format!("Only {allowed} allowed");
+        let error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", reason);
+        ApiError { allow: Some(allowed), ..error }
     }
 
-    /// The same error, with the time after which the client may try again.
-    pub fn after(self, retry_after_s: Option<u64>) -> Self {
-        ApiError { retry_after_s, ..self }
+    /// CouchDB does this, and turnwise does not: 501.
+    pub fn not_implemented(reason: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", reason)
     }
 
-    /// The server stops: 503.
-    pub fn stopping() -> Self {
-        Self::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "service_unavailable",
-            "the server is stopping; try again later",
-        )
+    /// Logs the cause, if it is one of the server.
+    pub fn log(&self) {
+        log_cause(self.status, self.cause.as_ref());
+    }
+}
+
+impl From<V1Error> for ApiError {
+    fn from(error: V1Error) -> Self {
+        let V1Error { status, code, reason, hint, retry_after_s, cause, .. } = error;
+        // CouchDB's errors have no hint.
+        let reason = if status == StatusCode::UNAUTHORIZED { reason } else { format!("{reason}: {hint}") };
+        ApiError { retry_after_s, cause, ..Self::new(status, code, reason) }
     }
 }
 
@@ -80,12 +90,11 @@ impl From<DocumentError> for ApiError {
             }
             E::DatabaseExists => (StatusCode::PRECONDITION_FAILED, "file_exists"),
             E::IllegalName(_) => (StatusCode::BAD_REQUEST, "illegal_database_name"),
-            E::Mirror => (StatusCode::FORBIDDEN, "forbidden"),
             E::Conflict => (StatusCode::CONFLICT, "conflict"),
             E::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "document_too_large"),
             E::IllegalId(_) => (StatusCode::BAD_REQUEST, "illegal_docid"),
             E::SpecialMember(_) => (StatusCode::BAD_REQUEST, "doc_validation"),
-            E::Refused(_) => (StatusCode::FORBIDDEN, "forbidden"),
+            E::Mirror | E::Refused(_) => (StatusCode::FORBIDDEN, "forbidden"),
             E::Invalid(_) => (StatusCode::BAD_REQUEST, "bad_request"),
         };
         ApiError::new(status, code, error.to_string())
@@ -105,61 +114,40 @@ impl From<QueueError> for ApiError {
 
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Conflict | StoreError::TooOld { .. } | StoreError::Unavailable(_) => {
-                // The store's failure is logged once, and not by every request.
-                tracing::debug!(%error, "a request could not be served");
-                let reason = "the store cannot answer now; nothing was changed, try again";
-                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
-            }
-            StoreError::NoRoom { what, .. } => {
-                tracing::debug!(%error, "a request could not be served");
-                let reason = format!(
-                    "the store has no room: {what}; nothing was changed, try again once there is room"
-                );
-                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", reason)
-            }
+        let reason = match &error {
+            // In contrast to `/v1`, a repetition may do more.
             StoreError::UnknownOutcome(_) => {
-                tracing::debug!(%error, "a request has an unknown outcome");
-                let reason = "it is unknown whether the request took effect; check before you try again";
-                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "unknown_outcome", reason)
+                Some("it is unknown whether the request took effect; check before you try again".to_owned())
             }
-            StoreError::TooLarge { .. } | StoreError::TooMany { .. } => ApiError::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "too_large",
-                format!("the request is too large for one transaction of this server's store: {error}"),
-            ),
-            StoreError::Misuse(_) | StoreError::Exposed(_) | StoreError::Corrupt(_) => internal(&error),
-        }
+            StoreError::TooLarge { .. } | StoreError::TooMany { .. } => {
+                Some(format!("the request is too large for one transaction of this server's store: {error}"))
+            }
+            _ => None,
+        };
+        let same = ApiError::from(V1Error::from(error));
+        ApiError { reason: reason.unwrap_or(same.reason), ..same }
     }
 }
 
-/// The time after which a client may retry a request that failed, in s.
-const RETRY_AFTER_S: &str = "1";
-
-/// Adds the advice to retry soon to a response.
-pub fn retry_later(response: Response) -> Response {
-    answer::with_header(response, header::RETRY_AFTER, RETRY_AFTER_S)
+impl MaybeStoreError for ApiError {
+    fn store_error(&self) -> Option<&StoreError> {
+        self.cause.as_ref()
+    }
 }
 
 /// An error that only a bug or a broken disk can cause.
 pub fn internal(error: &dyn std::error::Error) -> ApiError {
-    tracing::error!(%error, "a request failed");
-    let reason = "the server failed to handle this request; its log has the reason";
-    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_server_error", reason)
+    V1Error::internal(error).into()
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
+        self.log();
         let body = json!({ "error": self.error, "reason": self.reason });
         let mut response = answer::json(self.status, &body);
-        if let Some((name, value)) = self.header
-            && let Ok(value) = value.parse()
-        {
-            response.headers_mut().insert(name, value);
+        if let Some(allow) = self.allow {
+            response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
         }
-        let response =
-            if self.status == StatusCode::SERVICE_UNAVAILABLE { retry_later(response) } else { response };
         with_headers(response, self.status, self.retry_after_s)
     }
 }

@@ -1,40 +1,21 @@
-//! What the parts of a server ask about jobs, tenants and types.
+//! What the parts of a server ask about jobs, tenants and types: what explains them, by the rules of now.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
-use turnwise_catalogue::Catalogue;
-use turnwise_config::Config;
-use turnwise_explain::demand::Trackers;
 use turnwise_explain::types::{self, OfType, Wanted};
 use turnwise_explain::{Reader, Rules, Viewer, types_of};
-use turnwise_queue::{Keyspace, Result};
+use turnwise_queue::Result;
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::Summary;
-use turnwise_store::{Store, Transaction};
-use turnwise_worker::{External, Live};
+use turnwise_store::Transaction;
 
+use crate::Shared;
 use crate::access::Caller;
 
-/// Reads what explains jobs, by the rules of now.
-pub struct Explained {
-    /// The store, for requests.
-    pub store: Store,
-    /// The keys of its rows.
-    pub keys: Keyspace,
-    /// The current configuration.
-    pub config: Live<Arc<Config>>,
-    /// Acts for external workers: it has the rules of the queue that apply now.
-    pub external: External,
-    /// Derives the locks of jobs that declare none.
-    pub catalogue: Arc<Catalogue>,
-    /// The demand for slots, as far as this node was asked.
-    pub demand: Trackers,
-}
-
-impl Explained {
+impl Shared {
     /// The rules by which workers decide now.
     pub fn rules(&self) -> Rules {
         let config = self.config.get();

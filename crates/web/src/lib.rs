@@ -9,22 +9,23 @@
 pub mod access;
 pub mod answer;
 mod cors;
+pub mod counted;
 pub mod cross_site;
 pub mod encoding;
 pub mod error;
-pub mod explained;
+mod explained;
 mod heads;
 mod linger;
 pub mod listener;
 pub mod names;
 pub mod pool;
-pub mod refusal;
 pub mod request;
 pub mod room;
 pub mod rows;
 mod state;
 pub mod tls;
 pub mod traced;
+pub mod v1_error;
 
 use axum::Router;
 use axum::middleware::{from_fn_with_state, map_request};

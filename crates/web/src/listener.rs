@@ -1,11 +1,10 @@
 //! The listener: accepts connections, and limits each of them.
 
-use std::collections::HashMap;
 use std::fmt::Display;
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -20,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use turnwise_telemetry::ThrottledLog;
 
+use super::counted::{Counted, Numbers};
 use super::heads::{Counting, Heads};
 use super::tls::{self, Tls};
 use crate::access::{Peer, network};
@@ -50,11 +50,12 @@ pub async fn serve(
     stop: CancellationToken,
 ) {
     let room = Arc::new(Semaphore::new(most));
-    let addresses = Addresses::new(most * OF_ONE_ADDRESS.0 / OF_ONE_ADDRESS.1);
+    let most_of_one = (most * OF_ONE_ADDRESS.0 / OF_ONE_ADDRESS.1).max(1) as u64;
+    let addresses = Numbers::default();
     let heads = Heads::default();
     let mut connections = JoinSet::new();
     while let Some((stream, address, permit)) = accept(&listener, &room, &stop).await {
-        let Some(of_address) = addresses.enter(network(address)) else {
+        let Some(of_address) = enter(&addresses, network(address), most_of_one) else {
             tracing::debug!(%address, "a connection was closed: its address has too many");
             continue;
         };
@@ -176,84 +177,40 @@ async fn serve_connection(
         .header_read_timeout(HEAD_TIMEOUT)
         .max_buf_size(MAX_HEAD_BYTES)
         .serve_connection(TokioIo::new(Counting::new(stream, head.clone())), service);
-    let connection = pin!(connection);
+    let mut connection = pin!(connection);
+    let served = async {
+        let may_last = tokio::select! {
+            ended = connection.as_mut() => return ended,
+            () = stop.cancelled() => true,
+            () = tokio::time::sleep(FIRST_HEAD_TIMEOUT) => has_begun.load(Relaxed),
+        };
+        if !may_last {
+            tracing::debug!("a connection was closed: it has sent no request");
+            return Ok(());
+        }
+        tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        }
+    };
+    // The connection is dropped, and thereby closed, when this returns.
     tokio::select! {
-        () = until_ended(connection, |connection| connection.graceful_shutdown(), &has_begun, &stop) => {}
+        ended = served => {
+            if let Err(error) = ended {
+                tracing::debug!(%error, "a connection ended early");
+            }
+        }
         () = head.must_close() => unfinished(address),
     }
 }
 
-/// Serves a connection until it ends, or the server stops. Closes it if its first request does not begin in time.
-async fn until_ended<C: Future<Output = hyper::Result<()>>>(
-    mut connection: Pin<&mut C>,
-    graceful_shutdown: impl Fn(Pin<&mut C>),
-    has_begun: &AtomicBool,
-    stop: &CancellationToken,
-) {
-    // The connection is dropped, and thereby closed, when its owner returns.
-    let first = tokio::select! {
-        ended = connection.as_mut() => return closed(ended),
-        () = stop.cancelled() => true,
-        () = tokio::time::sleep(FIRST_HEAD_TIMEOUT) => has_begun.load(Relaxed),
-    };
-    if !first {
-        return tracing::debug!("a connection was closed: it has sent no request");
-    }
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = stop.cancelled() => {
-            graceful_shutdown(connection.as_mut());
-            connection.await
-        }
-    };
-    closed(ended);
-}
-
-fn closed(ended: hyper::Result<()>) {
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended early");
-    }
-}
-
-/// The number of connections of each address.
-#[derive(Clone)]
-struct Addresses {
-    most: usize,
-    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
-}
-
-/// A connection of an address. Dropping it ends it.
-struct OfAddress {
-    address: IpAddr,
-    addresses: Addresses,
-}
-
-impl Addresses {
-    fn new(most: usize) -> Addresses {
-        Addresses { most: most.max(1), open: Arc::default() }
-    }
-
-    fn enter(&self, address: IpAddr) -> Option<OfAddress> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = open.entry(address).or_default();
-        if *count >= self.most {
-            return None;
-        }
-        *count += 1;
-        Some(OfAddress { address, addresses: self.clone() })
-    }
-}
-
-impl Drop for OfAddress {
-    fn drop(&mut self) {
-        let mut open = self.addresses.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.address);
-            }
-        }
-    }
+/// A connection of an address, unless it has too many.
+fn enter(addresses: &Numbers<IpAddr>, address: IpAddr, most: u64) -> Option<Counted<IpAddr>> {
+    let (connection, open) = addresses.add(address, 1);
+    (open <= most).then_some(connection)
 }
 
 #[cfg(test)]
@@ -263,15 +220,16 @@ mod tests {
 
     #[test]
     fn one_address_does_not_take_all_connections() {
-        let addresses = Addresses::new(2);
+        let addresses = Numbers::default();
+        let enter = |address| super::enter(&addresses, address, 2);
         let (one, other) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
-        let first = addresses.enter(one);
-        let second = addresses.enter(one);
-        assert!(first.is_some() && second.is_some() && addresses.enter(one).is_none());
-        assert!(addresses.enter(other).is_some());
+        let first = enter(one);
+        let second = enter(one);
+        assert!(first.is_some() && second.is_some() && enter(one).is_none());
+        assert!(enter(other).is_some());
         drop(first);
-        assert!(addresses.enter(one).is_some());
+        assert!(enter(one).is_some());
         drop(second);
-        assert!(addresses.open.lock().unwrap().is_empty(), "an address without connections is forgotten");
+        assert!(addresses.is_empty(), "an address without connections is forgotten");
     }
 }

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 
-use axum::http::{HeaderMap, Method, StatusCode, Version, header};
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use turnwise_config::Authority;
 use turnwise_protocol::codes;
 use url::Url;
 
 use super::cors::Sites;
-use super::refusal::{Refusal, is_page};
+use super::v1_error::V1Error;
 
 /// Where a browser says from what kind of page a request comes.
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
@@ -75,18 +76,28 @@ impl Names {
 }
 
 /// Whether a request is a login by CouchDB's API.
-pub fn is_login<B>(request: &axum::http::Request<B>) -> bool {
+pub(crate) fn is_login(request: &Request) -> bool {
     request.uri().path().trim_end_matches('/') == "/_session"
+}
+
+/// Whether a request is for a page or one of its actions, and not for a program.
+pub(crate) fn is_page(request: &Request) -> bool {
+    matches!(request.uri().path().split('/').nth(1), Some("ui" | "_utils"))
+}
+
+/// Whether a request is one of `/v1`.
+pub(crate) fn is_v1(request: &Request) -> bool {
+    request.uri().path().split('/').nth(1) == Some("v1")
 }
 
 impl Names {
     /// Refuses a request that changes something, and comes from a page of another site.
-    pub fn check_origin<B>(
+    pub(crate) fn check_origin(
         &self,
-        request: &axum::http::Request<B>,
+        request: &Request,
         host: Option<&Authority>,
         cors: &Sites<'_>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), V1Error> {
         let headers = request.headers();
         let is_safe = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
         // A login makes a cookie, so it is for origins whose browsers send one. Forms need no preflight for it.
@@ -94,35 +105,25 @@ impl Names {
         if is_page(request) && !is_safe {
             return match headers.contains_key(header::ORIGIN) && self.has_own_origin(headers, host) {
                 true => Ok(()),
-                false => Err(Refusal {
-                    status: StatusCode::FORBIDDEN,
-                    code: codes::FORBIDDEN,
-                    reason: "the form does not come from a page of this server".into(),
-                    hint: "use the form of a page under /ui/; programs use the API",
-                    retry_after_s: None,
-                }),
+                false => Err(V1Error::forbidden(
+                    "the form does not come from a page of this server",
+                    "use the form of a page under /ui/; programs use the API",
+                )),
             };
         }
         if is_safe || cors.origin(headers).is_some_and(may) || self.has_own_origin(headers, host) {
             return Ok(());
         }
-        Err(Refusal {
-            status: StatusCode::FORBIDDEN,
-            code: codes::FORBIDDEN,
-            reason: "the request comes from a page of another site".into(),
-            hint: "[cors] origins names the sites whose pages may change something here; programs must omit the headers Origin and Sec-Fetch-Site",
-            retry_after_s: None,
-        })
+        Err(V1Error::forbidden(
+            "the request comes from a page of another site",
+            "[cors] origins names the sites whose pages may change something here; programs must omit the headers Origin and Sec-Fetch-Site",
+        ))
     }
 
     /// The host that the request names, if it is allowed; `None` if the request need not name a host.
-    pub fn check_host<B>(&self, request: &axum::http::Request<B>) -> Result<Option<Authority>, Refusal> {
-        let bad = |reason: &'static str| Refusal {
-            status: StatusCode::BAD_REQUEST,
-            code: codes::BAD_REQUEST,
-            reason: reason.into(),
-            hint: "send the header Host once, with this server's name and port",
-            retry_after_s: None,
+    pub fn check_host(&self, request: &Request) -> Result<Option<Authority>, V1Error> {
+        let bad = |reason: &str| {
+            V1Error::bad(reason, "send the header Host once, with this server's name and port")
         };
         let mut given = request.headers().get_all(header::HOST).iter();
         let (host, second) = (given.next(), given.next());
@@ -151,19 +152,17 @@ impl Names {
         };
         match self.admit(&host) && target.is_none_or(|target| self.admit(&target)) {
             true => Ok(Some(host)),
-            false => Err(Refusal {
-                status: StatusCode::MISDIRECTED_REQUEST,
-                code: codes::MISDIRECTED,
-                reason: "the header Host is not a name of this server".into(),
-                hint: "reach it by its address, by localhost or by the name of --advertise, or add the name to [listener] names",
-                retry_after_s: None,
-            }),
+            false => Err(V1Error::new(
+                StatusCode::MISDIRECTED_REQUEST,
+                codes::MISDIRECTED,
+                "the header Host is not a name of this server",
+                "reach it by its address, by localhost or by the name of --advertise, or add the name to [listener] names",
+            )),
         }
     }
 
     fn has_own_origin(&self, headers: &HeaderMap, host: Option<&Authority>) -> bool {
-        let own =
-            |origin: &axum::http::HeaderValue| origin.to_str().is_ok_and(|origin| self.is_own(origin, host));
+        let own = |origin: &HeaderValue| origin.to_str().is_ok_and(|origin| self.is_own(origin, host));
         let fetched = headers.get_all(SEC_FETCH_SITE).iter();
         headers.get_all(header::ORIGIN).iter().all(own)
             && fetched.into_iter().all(|site| site != "cross-site")

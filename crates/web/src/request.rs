@@ -8,14 +8,15 @@ use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
 use futures::StreamExt;
 use serde_json::{Map, Value};
+use turnwise_protocol::codes;
 use turnwise_replicator::documents::MAX_BODY_BYTES;
 
 use super::encoding;
-use super::error::{ApiError, internal};
-use super::room::{Cost, Full, MemoryPermit, SMALL_BODY_BYTES};
+use super::error::ApiError;
+use super::room::{Cost, MemoryPermit, Room, SMALL_BODY_BYTES};
 use super::rows::Listed;
-use crate::Web;
 use crate::access::Caller;
+use crate::v1_error::V1Error;
 
 /// Largest body of a request with one document, in bytes: the document, and room for whitespace.
 pub const DOCUMENT_BYTES: usize = MAX_BODY_BYTES + (64 << 10);
@@ -104,100 +105,97 @@ pub type Sender<'a> = (&'a Caller, &'a HeaderMap);
 
 /// Reads a body completely, after reserving memory for its processing.
 pub async fn bytes(
-    web: &Web,
+    room: &Room,
     body: Body,
     (caller, headers): Sender<'_>,
     limit: usize,
     cost: Cost,
-) -> Result<Sent, ApiError> {
-    let full = |_| ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "service_unavailable", Full::REASON);
+) -> Result<Sent, V1Error> {
+    let too_large = || {
+        let reason = format!("the body is too large: at most {limit} bytes are allowed");
+        V1Error::too_large(reason, "store large data elsewhere, or send less in one request")
+    };
     let length = headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if length.is_some_and(|length| length > limit) {
-        return Err(too_large(limit));
+        return Err(too_large());
     }
-    let mut room = web.body_room.take(caller, length.unwrap_or_default(), cost).await.map_err(full)?;
+    let mut permit = room.take(caller, length.unwrap_or_default(), cost).await?;
     let reading = async {
         let mut text = Vec::with_capacity(length.unwrap_or_default());
         let mut pieces = body.into_data_stream();
         while let Some(piece) = pieces.next().await {
-            let piece = piece.map_err(|error| ApiError::bad_request(encoding::problem(&error)))?;
+            let piece =
+                piece.map_err(|error| V1Error::bad(encoding::problem(&error), "send the complete body"))?;
             if text.len() + piece.len() > limit {
-                return Err(too_large(limit));
+                return Err(too_large());
             }
-            if text.len() + piece.len() > SMALL_BODY_BYTES && !room.is_some() {
-                room = web.body_room.take(caller, limit, cost).await.map_err(full)?;
+            if text.len() + piece.len() > SMALL_BODY_BYTES && !permit.is_some() {
+                permit = room.take(caller, limit, cost).await?;
             }
             text.extend_from_slice(&piece);
         }
-        Ok::<_, ApiError>(Bytes::from(text))
+        Ok::<_, V1Error>(Bytes::from(text))
     };
     match tokio::time::timeout(BODY_TIMEOUT, reading).await {
-        Ok(text) => Ok(Sent { text: text?, room }),
-        Err(_) => Err(ApiError::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "timeout",
-            "the request's body did not arrive in time",
-        )),
+        Ok(text) => Ok(Sent { text: text?, room: permit }),
+        Err(_) => {
+            let reason = format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs());
+            let hint = "send it faster, or in smaller requests";
+            Err(V1Error::new(StatusCode::REQUEST_TIMEOUT, codes::TIMEOUT, reason, hint))
+        }
     }
 }
 
-fn too_large(limit: usize) -> ApiError {
-    let reason = format!("the request entity is too large: at most {limit} bytes are allowed");
-    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", reason)
-}
-
-/// A body with the content type JSON, which CouchDB requires in most requests.
+/// A body that is a JSON object.
 pub async fn json_object(
-    web: &Web,
+    room: &Room,
     body: Body,
     sender: Sender<'_>,
     limit: usize,
 ) -> Result<(Map<String, Value>, MemoryPermit), ApiError> {
-    check_json(sender.1)?;
-    let Sent { text, room } = bytes(web, body, sender, limit, Cost::TREE).await?;
+    let Sent { text, room } = bytes(room, body, sender, limit, Cost::TREE).await?;
     Ok((object(&text, "Request body must be a JSON object")?, room))
 }
 
 /// The same, where the rows in one member are not parsed into a tree.
 pub async fn json_rows(
-    web: &Web,
+    room: &Room,
     body: Body,
     sender: Sender<'_>,
     (name, limit): (&str, usize),
     cost: Cost,
 ) -> Result<(Listed, MemoryPermit), ApiError> {
-    check_json(sender.1)?;
-    let Sent { text, room } = bytes(web, body, sender, limit, cost).await?;
+    let Sent { text, room } = bytes(room, body, sender, limit, cost).await?;
     let name = name.to_owned();
     let listed = beside(text.len(), move || Listed::parse(text, &name)).await?;
     let listed = listed.map_err(|error| wrong_json(&error, "Request body must be a JSON object"))?;
     Ok((listed, room))
 }
 
-/// Whether a request has the content type JSON.
-pub fn is_json(headers: &HeaderMap) -> bool {
+/// Whether the body has this content type, with any parameters.
+pub fn has_type(headers: &HeaderMap, content_type: &str) -> bool {
     let given = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    given.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
+    given.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(content_type)
 }
 
 /// Refuses a request without the content type JSON.
-pub fn check_json(headers: &HeaderMap) -> Result<(), ApiError> {
-    if is_json(headers) {
+pub fn check_json(headers: &HeaderMap) -> Result<(), V1Error> {
+    if has_type(headers, "application/json") {
         return Ok(());
     }
-    let reason = "Content-Type must be application/json";
-    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "bad_content_type", reason))
+    let hint = "send the header Content-Type: application/json, even without a body";
+    Err(V1Error::bad_content_type("Content-Type must be application/json", hint))
 }
 
 /// Runs work on a text of this size outside of the threads that handle requests, if it is long.
 pub async fn beside<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, ApiError> {
+) -> Result<T, V1Error> {
     match bytes {
         0..=SMALL_BODY_BYTES => Ok(work()),
-        _ => tokio::task::spawn_blocking(work).await.map_err(|error| internal(&error)),
+        _ => tokio::task::spawn_blocking(work).await.map_err(|error| V1Error::internal(&error)),
     }
 }
 

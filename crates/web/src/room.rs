@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::access::Caller;
 use crate::pool::{Pool, PoolPermit};
+use crate::v1_error::V1Error;
 
 /// The budget, in KiB. Together with its other memory, the process stays well under 1 GB.
 const ROOM_KB: u32 = 384 << 10;
@@ -20,18 +21,11 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cost {
     /// Bytes per byte of the body.
-    pub factor: usize,
-    /// A constant in addition, or an upper limit.
-    pub more: More,
-}
-
-/// See [`Cost::more`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum More {
-    /// Memory in addition to the body's own part.
-    Beside(usize),
+    factor: usize,
+    /// Bytes in addition.
+    beside: usize,
     /// An upper limit for the sum.
-    AtMost(usize),
+    most: usize,
 }
 
 /// A tree of JSON: approximately the size of [`MAX_VALUES`](super::request::MAX_VALUES) values.
@@ -39,23 +33,19 @@ const TREE_BYTES: usize = 32 << 20;
 
 impl Cost {
     /// The text, and copies of its parts.
-    pub const TEXT: Cost = Cost { factor: 3, more: More::Beside(0) };
+    pub const TEXT: Cost = Cost { factor: 3, beside: 0, most: usize::MAX };
     /// The text, the positions of its rows, and a response with a line for each row.
-    pub const ROWS: Cost = Cost { factor: 4, more: More::Beside(0) };
+    pub const ROWS: Cost = Cost { factor: 4, ..Self::TEXT };
     /// The same, with rows that are indexed in turn: those of one document may be most of the body.
-    pub const REVISIONS: Cost = Cost { factor: 12, more: More::Beside(0) };
+    pub const REVISIONS: Cost = Cost { factor: 12, ..Self::TEXT };
     /// The text, the positions of its rows, a line for each row, and trees of some rows.
-    pub const DOCUMENTS: Cost = Cost { factor: 4, more: More::Beside(TREE_BYTES) };
+    pub const DOCUMENTS: Cost = Cost { beside: TREE_BYTES, ..Self::ROWS };
     /// One tree.
-    pub const TREE: Cost = Cost { factor: 40, more: More::AtMost(TREE_BYTES + (8 << 20)) };
+    pub const TREE: Cost = Cost { factor: 40, most: TREE_BYTES + (8 << 20), ..Self::TEXT };
 
     /// The memory for a body of this size.
     fn bytes(self, body: usize) -> usize {
-        let own = body.saturating_mul(self.factor);
-        match self.more {
-            More::Beside(bytes) => own.saturating_add(bytes),
-            More::AtMost(bytes) => own.min(bytes),
-        }
+        body.saturating_mul(self.factor).saturating_add(self.beside).min(self.most)
     }
 }
 
@@ -70,15 +60,6 @@ pub struct Room {
 #[derive(Debug, Default)]
 pub struct MemoryPermit(Option<PoolPermit>);
 
-/// The budget was used up until the timeout.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Full;
-
-impl Full {
-    /// The reason in the response.
-    pub const REASON: &'static str = "too many large bodies are being sent";
-}
-
 impl Default for Room {
     fn default() -> Self {
         Room::of_kb(ROOM_KB)
@@ -91,8 +72,8 @@ impl Room {
         Room { memory: Pool::new(kb, kb / 4 * 3), patience: ROOM_TIMEOUT }
     }
 
-    /// Waits for the reservation of a body.
-    pub async fn take(&self, caller: &Caller, body: usize, cost: Cost) -> Result<MemoryPermit, Full> {
+    /// Waits for the reservation of a body. The error is that the budget was used up until the timeout.
+    pub async fn take(&self, caller: &Caller, body: usize, cost: Cost) -> Result<MemoryPermit, V1Error> {
         if body <= SMALL_BODY_BYTES {
             return Ok(MemoryPermit::default());
         }
@@ -101,7 +82,7 @@ impl Room {
         let taking = self.memory.take(caller, kb.min(self.memory.share()));
         match tokio::time::timeout(self.patience, taking).await {
             Ok(permit) => Ok(MemoryPermit(Some(permit))),
-            Err(_) => Err(Full),
+            Err(_) => Err(V1Error::unavailable("too many large bodies are being sent", "try again later")),
         }
     }
 }
@@ -116,6 +97,7 @@ impl MemoryPermit {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use axum::http::StatusCode;
     use turnwise_identity::Scopes;
 
     use super::*;
@@ -126,11 +108,12 @@ mod tests {
         let [a, b] = ["a", "b"].map(|id| Caller::token(id, Scopes::default()));
         let held = room.take(&a, 12 << 20, Cost::ROWS).await.unwrap();
         assert!(held.is_some());
-        assert_eq!(room.take(&a, SMALL_BODY_BYTES + 1, Cost::TEXT).await.unwrap_err(), Full);
+        let refused = room.take(&a, SMALL_BODY_BYTES + 1, Cost::TEXT).await.unwrap_err();
+        assert_eq!(refused.status, StatusCode::SERVICE_UNAVAILABLE);
         assert!(!room.take(&a, SMALL_BODY_BYTES, Cost::TREE).await.unwrap().is_some());
         // The share of one identity leaves a part of the budget for the others.
         let other = room.take(&b, 4 << 20, Cost::ROWS).await.unwrap();
-        assert_eq!(room.take(&b, SMALL_BODY_BYTES + 1, Cost::TEXT).await.unwrap_err(), Full);
+        assert!(room.take(&b, SMALL_BODY_BYTES + 1, Cost::TEXT).await.is_err());
         drop((held, other));
         // A body that would need more than a share reserves all of it.
         assert!(room.take(&a, 1 << 30, Cost::DOCUMENTS).await.is_ok());

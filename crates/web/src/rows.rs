@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
-use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -63,10 +63,7 @@ impl Rows {
 
     /// The elements of a text that should be an array.
     pub fn of_array(text: Bytes) -> serde_json::Result<Result<Rows, NoArray>> {
-        let mut json = serde_json::Deserializer::from_slice(&text);
-        let places = Elements(&text).deserialize(&mut json)?;
-        json.end()?;
-        Ok(places.map(|places| Rows { text: text.clone(), places }))
+        elements(&text, serde_json::from_slice(&text)?)
     }
 
     /// The members of a text that should be an object: two rows per member, its name and its value.
@@ -96,6 +93,15 @@ fn place(text: &Bytes, part: &RawValue) -> (u32, u32) {
     (at(begin), at(begin + part.get().len()))
 }
 
+/// The elements of a part of a text that should be an array.
+fn elements(text: &Bytes, array: &RawValue) -> serde_json::Result<Result<Rows, NoArray>> {
+    if !array.get().starts_with('[') {
+        return Ok(Err(NoArray));
+    }
+    let places = serde_json::Deserializer::from_str(array.get()).deserialize_seq(Elements(text))?;
+    Ok(Ok(Rows { text: text.clone(), places }))
+}
+
 struct Outer<'a> {
     text: &'a Bytes,
     name: &'a str,
@@ -111,12 +117,12 @@ impl<'de> Visitor<'de> for Outer<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Listed, A::Error> {
         let mut listed = Listed::default();
         while let Some(name) = map.next_key::<Cow<'_, str>>()? {
+            let value = map.next_value::<&RawValue>()?;
             if name == self.name {
-                let rows = map.next_value_seed(Elements(self.text))?;
-                listed.rows = Some(rows.map(|places| Rows { text: self.text.clone(), places }));
+                listed.rows = Some(elements(self.text, value).map_err(A::Error::custom)?);
                 continue;
             }
-            let value = map.next_value::<&RawValue>()?.get();
+            let value = value.get();
             if value.len() > MAX_MEMBER_BYTES || listed.members.len() >= MAX_MEMBERS {
                 return Err(A::Error::custom("too many or too large members beside the rows"));
             }
@@ -129,19 +135,11 @@ impl<'de> Visitor<'de> for Outer<'_> {
 /// Reads the positions of an array's elements.
 struct Elements<'a>(&'a Bytes);
 
-impl<'de> DeserializeSeed<'de> for Elements<'_> {
-    type Value = Result<Vec<(u32, u32)>, NoArray>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
 impl<'de> Visitor<'de> for Elements<'_> {
-    type Value = Result<Vec<(u32, u32)>, NoArray>;
+    type Value = Vec<(u32, u32)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("JSON")
+        f.write_str("an array")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
@@ -149,36 +147,7 @@ impl<'de> Visitor<'de> for Elements<'_> {
         while let Some(part) = seq.next_element::<&RawValue>()? {
             places.push(place(self.0, part));
         }
-        Ok(Ok(places))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Err(NoArray))
-    }
-
-    fn visit_unit<E>(self) -> Result<Self::Value, E> {
-        Ok(Err(NoArray))
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
-        Ok(Err(NoArray))
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
-        Ok(Err(NoArray))
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
-        Ok(Err(NoArray))
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
-        Ok(Err(NoArray))
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<Self::Value, E> {
-        Ok(Err(NoArray))
+        Ok(places)
     }
 }
 

@@ -1,25 +1,24 @@
 //! What all requests share.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::response::Response;
 use tokio_util::sync::CancellationToken;
+use turnwise_catalogue::Catalogue;
 use turnwise_config::Config;
+use turnwise_explain::demand::Trackers;
 use turnwise_queue::Keyspace;
 use turnwise_store::Store;
-use turnwise_worker::Live;
+use turnwise_worker::{External, Live};
 
 use super::access::{Audit, Identities, Jwt, Pace};
-use super::explained::Explained;
-use super::names::Names;
-use super::refusal::{Refusal, is_page};
+use super::names::{Names, is_page, is_v1};
 use super::room::Room;
+use super::v1_error::V1Error;
 
 /// What all requests share. Each layer of each request clones it, so it is one pointer.
-#[derive(Clone)]
-pub struct Web(Arc<Shared>);
+pub type Web = Arc<Shared>;
 
 /// See [`Web`].
 pub struct Shared {
@@ -33,8 +32,12 @@ pub struct Shared {
     pub stop: CancellationToken,
     /// The current configuration.
     pub config: Live<Arc<Config>>,
-    /// What explains jobs, tenants and types.
-    pub explained: Explained,
+    /// Acts for external workers: it has the rules of the queue that apply now.
+    pub external: External,
+    /// Derives the locks of jobs that declare none.
+    pub catalogue: Arc<Catalogue>,
+    /// The demand for slots, as far as this node was asked.
+    pub demand: Trackers,
     /// Who may use the server.
     pub identities: Identities,
     /// The keys of JSON Web Tokens, if they are accepted.
@@ -48,23 +51,10 @@ pub struct Shared {
     /// Memory for request bodies.
     pub body_room: Room,
     /// The page for a request for a page that is refused.
-    pub refused_page: fn(&Request, Refusal) -> Response,
+    pub refused_page: fn(&Request, V1Error) -> Response,
 }
 
-impl Deref for Web {
-    type Target = Shared;
-
-    fn deref(&self) -> &Shared {
-        &self.0
-    }
-}
-
-impl Web {
-    /// The state of a server that starts.
-    pub fn new(shared: Shared) -> Web {
-        Web(Arc::new(shared))
-    }
-
+impl Shared {
     /// The time by the store's clock, in µs since 1970.
     pub fn now_us(&self) -> i64 {
         self.store.runtime().now_us()
@@ -77,13 +67,12 @@ impl Web {
     }
 
     /// The response to a request that is refused.
-    pub fn refuse(&self, request: &Request, refusal: Refusal) -> Response {
+    pub fn refuse(&self, request: &Request, error: V1Error) -> Response {
+        // The log leaves names out, because a stranger has chosen them.
+        tracing::debug!(method = %request.method(), path = request.uri().path(), reason = error.reason, "a request was refused");
         match is_page(request) {
-            true => {
-                refusal.log(request);
-                (self.refused_page)(request, refusal)
-            }
-            false => refusal.of_program(request),
+            true => (self.refused_page)(request, error),
+            false => error.respond(is_v1(request)),
         }
     }
 }

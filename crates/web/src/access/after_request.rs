@@ -29,9 +29,7 @@ pub async fn caller_now(
             identities.token_by_id(id).await?.map(|token| Caller::token(id, token.scopes.clone()))
         }
         // No row tells what the subject of a token of another server may do now.
-        Some(("jwt", subject)) => {
-            Scopes::parse(scopes).ok().map(|scopes| Caller::jwt(subject, How::Jwt, Some(scopes)))
-        }
+        Some(("jwt", subject)) => Scopes::parse(scopes).ok().map(|scopes| Caller::jwt(subject, scopes)),
         _ => None,
     })
 }

@@ -38,20 +38,22 @@ pub struct Audit {
 }
 
 /// One line.
-#[derive(Serialize)]
-struct Line<'a> {
-    /// When it arrived, as RFC 3339.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// When the request arrived, as RFC 3339.
     pub at: String,
-    /// The identity; null without credentials.
+    /// Who has sent it; null without credentials.
     pub who: Option<String>,
     /// From which address.
     pub address: IpAddr,
-    pub method: &'a str,
-    pub path: &'a str,
-    /// Null if the client closed the connection before the response: the change may have been made.
+    /// Its method.
+    pub method: String,
+    /// Its path, without the query.
+    pub path: String,
+    /// The status of the response. Null if the client closed the connection before it: the change may have been made.
     pub status: Option<u16>,
     /// How many lines of unknown senders were left out before this one.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out: u64,
 }
 
@@ -60,90 +62,50 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// A line as it is read again.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Entry {
-    /// When it arrived.
-    pub at: String,
-    /// Who has sent it.
-    pub who: Option<String>,
-    /// From which address.
-    pub address: IpAddr,
-    /// Its method.
-    pub method: String,
-    /// Its path, without the query.
-    pub path: String,
-    /// The status of the response, if there was one.
-    pub status: Option<u16>,
-    /// How many lines were left out before it.
-    #[serde(default)]
-    pub left_out: u64,
-}
-
 /// A request that is under way. Dropping it writes its line, also if the client closes the connection first.
 pub struct Audited {
     audit: Arc<Audit>,
-    at: String,
-    address: IpAddr,
-    method: Method,
-    path: String,
-    who: Option<String>,
+    line: Entry,
     /// Whether the sender has no valid credentials, on a store that needs them.
     is_stranger: bool,
-    status: Option<StatusCode>,
 }
 
 impl Audited {
     pub fn new(audit: Arc<Audit>, at: String, address: IpAddr, method: &Method, path: &str) -> Audited {
         let path = path[..path.floor_char_boundary(MAX_PATH_BYTES)].to_owned();
-        Audited {
-            audit,
-            at,
-            address,
-            method: method.clone(),
-            path,
-            who: None,
-            is_stranger: true,
-            status: None,
-        }
+        let line =
+            Entry { at, who: None, address, method: method.to_string(), path, status: None, left_out: 0 };
+        Audited { audit, line, is_stranger: true }
     }
 
     /// `None` has wrong credentials.
     pub fn sent_by(&mut self, caller: Option<&Caller>) {
-        self.who = caller.and_then(Caller::name);
+        self.line.who = caller.and_then(Caller::name);
         self.is_stranger = caller.is_none_or(|caller| *caller.who() == Who::Nobody);
     }
 
     /// The request was a login, which has succeeded.
     pub fn logged_in(&mut self, who: Option<String>) {
-        self.who = who;
+        self.line.who = who;
         self.is_stranger = false;
     }
 
     pub fn ended(mut self, status: StatusCode) {
-        self.status = Some(status);
+        // What succeeds always has a line.
+        self.is_stranger &= !status.is_success();
+        self.line.status = Some(status.as_u16());
     }
 }
 
 impl Drop for Audited {
     fn drop(&mut self) {
-        // Anyone can cause these lines, so their number is limited: they must not fill the disk. A login that succeeds is not
-        // one of them ([`Audited::logged_in`]).
-        let has_succeeded = self.status.is_some_and(|status| status.is_success());
-        let left_out = match self.is_stranger && !has_succeeded {
-            true => self.audit.strangers.line(),
-            false => Some(0),
-        };
-        let Some(left_out) = left_out else { return };
-        self.audit.write(&Line {
-            at: std::mem::take(&mut self.at),
-            who: self.who.take(),
-            address: self.address,
-            method: self.method.as_str(),
-            path: &self.path,
-            status: self.status.map(|status| status.as_u16()),
-            left_out,
-        });
+        if self.is_stranger {
+            // Anyone can cause these lines, so their number is limited: they must not fill the disk. A login that succeeds is not
+            // one of them ([`Audited::logged_in`]).
+            let Some(left_out) = self.audit.strangers.line() else { return };
+            self.line.left_out = left_out;
+        }
+        self.audit.write(&self.line);
     }
 }
 
@@ -190,7 +152,7 @@ impl Audit {
         true
     }
 
-    fn write(&self, line: &Line<'_>) {
+    fn write(&self, line: &Entry) {
         let mut text = serde_json::to_vec(line).unwrap_or_default();
         text.push(b'\n');
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -265,12 +227,12 @@ mod tests {
         let path = folder.path().join("audit");
         assert!(Audit::open(&folder.path().join("none/audit")).is_err());
         let audit = Audit::open(&path).unwrap();
-        let line = |status| Line {
+        let line = |status| Entry {
             at: String::new(),
             who: None,
             address: [10, 0, 0, 7].into(),
-            method: "PUT",
-            path: "/x",
+            method: "PUT".to_owned(),
+            path: "/x".to_owned(),
             status: Some(status),
             left_out: 0,
         };

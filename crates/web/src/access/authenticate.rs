@@ -9,25 +9,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD};
 use turnwise_identity::session::{Session, SessionKey};
 use turnwise_identity::{Secret, Token, User};
-use turnwise_protocol::codes;
 use turnwise_queue::timestamp;
-use turnwise_store::Error as StoreError;
 use turnwise_telemetry::ThrottledLog;
 
 use super::audit::{Audited, is_audited};
-use super::identities::Unchecked;
 use super::long_requests::LongRequest;
 use super::rights::Right;
 use super::{Budget, Caller, How, Identities, rights};
 use crate::Web;
-use crate::refusal::Refusal;
+use crate::v1_error::V1Error;
 
 /// The name of the cookie, as in CouchDB.
 const COOKIE: &str = "AuthSession";
@@ -145,34 +142,27 @@ async fn handle(
             }
             response
         }
-        Err(refusal) => web.refuse(&request, refusal),
+        Err(error) => web.refuse(&request, error),
     }
 }
 
 /// Whether an identity has sent no more requests than it may.
-fn check_pace(web: &Web, caller: &Caller) -> Result<(), Refusal> {
+fn check_pace(web: &Web, caller: &Caller) -> Result<(), V1Error> {
     let per_second = web.config.get().limits.requests_per_second;
     if per_second == 0 || caller.operates() {
         return Ok(());
     }
     let Some(identity) = caller.owner() else { return Ok(()) };
-    web.pace.admit(Budget::Identity(identity), per_second, Instant::now()).map_err(|wait| Refusal {
-        status: StatusCode::TOO_MANY_REQUESTS,
-        code: codes::TOO_MANY_REQUESTS,
-        reason: "this identity sends too many requests".into(),
-        hint: "send fewer, or send many jobs in one request; the header Retry-After has the time in s",
-        retry_after_s: Some(wait.as_secs() + 1),
+    web.pace.admit(Budget::Identity(identity), per_second, Instant::now()).map_err(|wait| {
+        let hint = "send fewer, or send many jobs in one request; the header Retry-After has the time in s";
+        V1Error::too_many("this identity sends too many requests", hint).retry_after(wait)
     })
 }
 
-fn no_audit() -> Refusal {
-    Refusal {
-        status: StatusCode::SERVICE_UNAVAILABLE,
-        code: codes::UNAVAILABLE,
-        reason: "the audit log cannot be written, so nothing may be changed".into(),
-        hint: "try again later; the server's log has the reason",
-        retry_after_s: Some(10),
-    }
+fn no_audit() -> V1Error {
+    let reason = "the audit log cannot be written, so nothing may be changed";
+    let error = V1Error::unavailable(reason, "try again later; the server's log has the reason");
+    V1Error { retry_after_s: Some(10), ..error }
 }
 
 pub(super) fn now_s(web: &Web) -> u64 {
@@ -190,9 +180,9 @@ pub(super) async fn identify(
     headers: &HeaderMap,
     peer: &Peer,
     now_s: u64,
-) -> Result<Identified, Refusal> {
+) -> Result<Identified, V1Error> {
     let identities = &web.identities;
-    let Some(key) = identities.session_key().await.map_err(unavailable)? else {
+    let Some(key) = identities.session_key().await? else {
         return Ok(Identified { caller: Caller::everyone(), renewed: None });
     };
     let plain = |caller| Ok(Identified { caller, renewed: None });
@@ -208,7 +198,8 @@ pub(super) async fn identify(
         Credentials::Jwt(token) => {
             let caller = web.jwt.as_ref().and_then(|jwt| jwt.caller(&token));
             plain(caller.ok_or_else(|| {
-                wrong("this is no valid token", "get a new one from the service that makes them")
+                let hint = "get a new one from the service that makes them";
+                V1Error::unauthorized("this is no valid token", hint)
             })?)
         }
         Credentials::Password { name, password } => {
@@ -223,28 +214,29 @@ pub(super) async fn identify(
             if age_s >= SESSION.as_secs() || session.started_s > now_s + MAX_CLOCK_DIFFERENCE_S {
                 return over();
             }
-            if let Some(id) = session.token_id() {
-                let token = identities.token_by_id(id).await.map_err(unavailable)?;
-                let Some(token) = token.filter(|token| key.verifies_token(&session, token)) else {
-                    return over();
-                };
-                let renewed = (age_s >= RENEWED_AFTER)
-                    .then(|| cookie(&key.start_with_token(&token, now_s), now_s, peer));
-                return Ok(Identified { caller: Caller::token(&token.id, token.scopes.clone()), renewed });
-            }
-            let user = identities.user(&session.name).await.map_err(unavailable)?;
-            let Some(user) = user.filter(|user| key.verifies(&session, user)) else { return over() };
-            let renewed = (age_s >= RENEWED_AFTER).then(|| cookie(&key.start(&user, now_s), now_s, peer));
-            let caller = Caller::user(&user, How::Cookie);
+            let started = match session.token_id() {
+                Some(id) => {
+                    let token = identities.token_by_id(id).await?;
+                    let token = token.filter(|token| key.verifies_token(&session, token));
+                    token.map(|token| with_token(&key, &token, now_s))
+                }
+                None => {
+                    let user = identities.user(&session.name).await?;
+                    let user = user.filter(|user| key.verifies(&session, user));
+                    user.map(|user| with_password(&key, &user, now_s))
+                }
+            };
+            let Some((caller, session)) = started else { return over() };
+            let renewed = (age_s >= RENEWED_AFTER).then(|| cookie(&session, now_s, peer));
             Ok(Identified { caller, renewed })
         }
     }
 }
 
 /// The user whom the peer's certificate names.
-async fn user_of(identities: &Identities, peer: &Peer) -> Result<Option<Arc<User>>, Refusal> {
+async fn user_of(identities: &Identities, peer: &Peer) -> Result<Option<Arc<User>>, V1Error> {
     for name in peer.names.iter().flat_map(|names| names.iter()) {
-        if let Some(user) = identities.user(name).await.map_err(unavailable)? {
+        if let Some(user) = identities.user(name).await? {
             return Ok(Some(user));
         }
     }
@@ -258,37 +250,45 @@ pub async fn login(
     peer: &Peer,
     name: &str,
     password: &str,
-) -> Result<(Caller, HeaderValue), Refusal> {
-    let wrong = || wrong(WRONG_PASSWORD, "correct the name or the password");
-    let key = web.identities.session_key().await.map_err(unavailable)?;
-    let key: SessionKey = key.ok_or_else(wrong)?;
+) -> Result<(Caller, HeaderValue), V1Error> {
+    let key = web.identities.session_key().await?.ok_or_else(wrong_password)?;
     let now_s = now_s(web);
-    if let Some(secret) = Secret::parse(password).or_else(|| Secret::parse(name)) {
-        let token = check_token(&web.identities, &secret).await?;
-        let cookie = cookie(&key.start_with_token(&token, now_s), now_s, peer);
-        return Ok((Caller::token(&token.id, token.scopes.clone()), cookie));
-    }
-    let user = check_password(&web.identities, peer, name, password).await?;
-    let cookie = cookie(&key.start(&user, now_s), now_s, peer);
-    Ok((Caller::user(&user, How::Cookie), cookie))
+    let (caller, session) = match Secret::parse(password).or_else(|| Secret::parse(name)) {
+        Some(secret) => with_token(&key, &check_token(&web.identities, &secret).await?, now_s),
+        None => with_password(&key, &check_password(&web.identities, peer, name, password).await?, now_s),
+    };
+    Ok((caller, cookie(&session, now_s, peer)))
 }
 
-async fn check_token(identities: &Identities, secret: &Secret) -> Result<Arc<Token>, Refusal> {
-    let token = identities.token(secret).await.map_err(unavailable)?;
+/// The sender with a token, and the text of a session that starts now.
+fn with_token(key: &SessionKey, token: &Token, now_s: u64) -> (Caller, String) {
+    (Caller::token(&token.id, token.scopes.clone()), key.start_with_token(token, now_s))
+}
+
+/// The same for a user.
+fn with_password(key: &SessionKey, user: &User, now_s: u64) -> (Caller, String) {
+    (Caller::user(user, How::Cookie), key.start(user, now_s))
+}
+
+async fn check_token(identities: &Identities, secret: &Secret) -> Result<Arc<Token>, V1Error> {
+    let token = identities.token(secret).await?;
     token.ok_or_else(|| {
-        wrong("this token is unknown, revoked or expired", "turnwise tokens add makes a new one")
+        let hint = "turnwise tokens add makes a new one";
+        V1Error::unauthorized("this token is unknown, revoked or expired", hint)
     })
 }
 
-/// The reason, as in CouchDB.
-const WRONG_PASSWORD: &str = "Name or password is incorrect.";
+/// With the reason of CouchDB.
+fn wrong_password() -> V1Error {
+    V1Error::unauthorized("Name or password is incorrect.", "correct the name or the password")
+}
 
 async fn check_password(
     identities: &Identities,
     peer: &Peer,
     name: &str,
     password: &str,
-) -> Result<Arc<User>, Refusal> {
+) -> Result<Arc<User>, V1Error> {
     match identities.check_password(peer.address, name, password).await? {
         Some(user) => Ok(user),
         None => {
@@ -296,29 +296,7 @@ async fn check_password(
             if let Some(left_out) = LINES.line() {
                 tracing::info!(address = %peer.address, left_out, "a login with a wrong name or password");
             }
-            Err(wrong(WRONG_PASSWORD, "correct the name or the password"))
-        }
-    }
-}
-
-impl From<Unchecked> for Refusal {
-    fn from(unchecked: Unchecked) -> Self {
-        match unchecked {
-            Unchecked::Wait(wait) => Refusal {
-                status: StatusCode::TOO_MANY_REQUESTS,
-                code: codes::TOO_MANY_REQUESTS,
-                reason: "too many wrong passwords: this one was not checked".into(),
-                hint: "try again later; the header Retry-After has the time in s",
-                retry_after_s: Some(wait.as_secs() + 1),
-            },
-            Unchecked::Busy => Refusal {
-                status: StatusCode::SERVICE_UNAVAILABLE,
-                code: codes::UNAVAILABLE,
-                reason: "too many logins at the same time".into(),
-                hint: "try again; tokens and sessions are checked faster than passwords",
-                retry_after_s: Some(1),
-            },
-            Unchecked::Store(error) => unavailable(error),
+            Err(wrong_password())
         }
     }
 }
@@ -331,15 +309,15 @@ enum Credentials {
     Session(String),
 }
 
-fn credentials(headers: &HeaderMap) -> Result<Credentials, Refusal> {
+fn credentials(headers: &HeaderMap) -> Result<Credentials, V1Error> {
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
     let Some(value) = given.next() else {
         return Ok(session(headers).map_or(Credentials::None, Credentials::Session));
     };
     let hint = "send Authorization: Bearer with a token, or Basic with a name and a password";
-    let bad = || wrong("the header Authorization cannot be read", hint);
+    let bad = || V1Error::unauthorized("the header Authorization cannot be read", hint);
     if given.next().is_some() {
-        return Err(wrong("the header Authorization is given twice", hint));
+        return Err(V1Error::unauthorized("the header Authorization is given twice", hint));
     }
     let (scheme, value) = value.to_str().ok().and_then(|value| value.split_once(' ')).ok_or_else(bad)?;
     let value = value.trim();
@@ -385,25 +363,4 @@ fn set_cookie(value: &str, age: Duration, now: Duration, peer: &Peer) -> HeaderV
         "{COOKIE}={value}; Version=1; Expires={expires}; Max-Age={age_s}; Path=/; HttpOnly; SameSite=Strict{secure}"
     );
     HeaderValue::try_from(text).expect("the value is base64")
-}
-
-pub(super) fn wrong(reason: &'static str, hint: &'static str) -> Refusal {
-    Refusal {
-        status: StatusCode::UNAUTHORIZED,
-        code: codes::UNAUTHORIZED,
-        reason: reason.into(),
-        hint,
-        retry_after_s: None,
-    }
-}
-
-fn unavailable(error: StoreError) -> Refusal {
-    tracing::debug!(%error, "a request could not be authenticated");
-    Refusal {
-        status: StatusCode::SERVICE_UNAVAILABLE,
-        code: codes::UNAVAILABLE,
-        reason: "the store cannot answer now; nothing was changed".into(),
-        hint: "try again, after a longer pause each time",
-        retry_after_s: Some(1),
-    }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, LazyLock};
 
-use axum::extract::FromRequestParts;
-use axum::http::StatusCode;
-use axum::http::request::Parts;
+use axum::http::Extensions;
 use turnwise_identity::{Patterns, Scopes, User};
 use turnwise_queue::Job;
+
+use crate::v1_error::V1Error;
 
 /// Who sends a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,22 +59,27 @@ pub struct Caller(Arc<Inner>);
 struct Inner {
     who: Who,
     how: How,
-    scopes: Option<Scopes>,
+    scopes: Scopes,
     /// See [`Caller::owner`].
     owner: Option<String>,
 }
 
 impl Caller {
+    /// The sender of a request, which `authenticate` has set.
+    pub fn of(extensions: &Extensions) -> Result<Caller, V1Error> {
+        extensions.get().cloned().ok_or_else(|| V1Error::internal(&NoCaller))
+    }
+
     /// The sender of every request to a store without identities.
     pub fn everyone() -> Caller {
         static EVERYONE: LazyLock<Caller> =
-            LazyLock::new(|| Caller::new(Who::Everyone, How::Nothing, Some(Scopes::all())));
+            LazyLock::new(|| Caller::new(Who::Everyone, How::Nothing, Scopes::all()));
         EVERYONE.clone()
     }
 
     /// The sender of a request without credentials.
     pub fn nobody() -> Caller {
-        Caller::new(Who::Nobody, How::Nothing, None)
+        Caller::new(Who::Nobody, How::Nothing, Scopes::default())
     }
 
     /// A user who has logged in.
@@ -82,21 +87,21 @@ impl Caller {
         let name = named("user", &user.name);
         // Users of earlier stores have no uid.
         let owner = if user.uid.is_empty() { name } else { format!("{name}:{}", user.uid) };
-        let (who, scopes) = (Who::User(user.name.clone()), Some(user.scopes.clone()));
+        let (who, scopes) = (Who::User(user.name.clone()), user.scopes.clone());
         Caller(Arc::new(Inner { who, how, scopes, owner: Some(owner) }))
     }
 
     /// A token with these scopes.
     pub fn token(id: &str, scopes: Scopes) -> Caller {
-        Caller::new(Who::Token(id.to_owned()), How::Default, Some(scopes))
+        Caller::new(Who::Token(id.to_owned()), How::Default, scopes)
     }
 
-    /// The subject of a JSON Web Token. Without scopes it may do nothing.
-    pub fn jwt(subject: &str, how: How, scopes: Option<Scopes>) -> Caller {
-        Caller::new(Who::Jwt(subject.to_owned()), how, Some(scopes.unwrap_or_default()))
+    /// The subject of a JSON Web Token.
+    pub fn jwt(subject: &str, scopes: Scopes) -> Caller {
+        Caller::new(Who::Jwt(subject.to_owned()), How::Jwt, scopes)
     }
 
-    fn new(who: Who, how: How, scopes: Option<Scopes>) -> Caller {
+    fn new(who: Who, how: How, scopes: Scopes) -> Caller {
         let owner = match &who {
             Who::Everyone | Who::Nobody => None,
             Who::User(name) => Some(named("user", name)),
@@ -121,48 +126,44 @@ impl Caller {
         self.0.how
     }
 
-    /// What it may do; `None` for a request without credentials.
-    pub fn scopes(&self) -> Option<&Scopes> {
-        self.0.scopes.as_ref()
-    }
-
-    fn is(&self, may: impl FnOnce(&Scopes) -> bool) -> bool {
-        self.scopes().is_some_and(may)
+    /// What it may do: nothing without credentials.
+    pub fn scopes(&self) -> &Scopes {
+        &self.0.scopes
     }
 
     /// Whether it may see everything of all tenants.
     pub fn operates(&self) -> bool {
-        self.is(Scopes::operate)
+        self.scopes().operate()
     }
 
     /// Whether it may read the jobs of this tenant. A replicator database is a tenant.
     pub fn reads(&self, tenant: &str) -> bool {
-        self.is(|scopes| scopes.read(tenant))
+        self.scopes().read(tenant)
     }
 
     /// Whether it may add and change the jobs of this tenant.
     pub fn writes(&self, tenant: &str) -> bool {
-        self.is(|scopes| scopes.write(tenant))
+        self.scopes().write(tenant)
     }
 
     /// Whether it may add jobs that run programs on servers.
     pub fn commands(&self) -> bool {
-        self.is(Scopes::command)
+        self.scopes().command()
     }
 
     /// Whether it may run jobs of this type.
     pub fn works(&self, job_type: &str) -> bool {
-        self.is(|scopes| scopes.work(job_type))
+        self.scopes().work(job_type)
     }
 
     /// The tenants whose jobs of this type it may run; `None` means all.
     pub fn work_tenants(&self, job_type: &str) -> Option<Vec<Patterns>> {
-        self.scopes().map_or(Some(Vec::new()), |scopes| scopes.work_tenants(job_type))
+        self.scopes().work_tenants(job_type)
     }
 
     /// A part of a refusal that names the tenants for which it may add jobs, as its scopes name them.
     pub fn own_tenants(&self) -> String {
-        match self.scopes().map(Scopes::client_tenants).unwrap_or_default() {
+        match self.scopes().client_tenants() {
             tenants if tenants.is_empty() => String::new(),
             tenants => format!("; it may add them for {}", tenants.join(",")),
         }
@@ -170,7 +171,7 @@ impl Caller {
 
     /// Its tenant, if it may add jobs for exactly one.
     pub fn only_tenant(&self) -> Option<&str> {
-        self.scopes().and_then(Scopes::only_tenant)
+        self.scopes().only_tenant()
     }
 
     /// The job, if it may read it. For others it does not exist.
@@ -202,16 +203,7 @@ pub fn shown_owner(owner: &str) -> String {
     }
 }
 
-/// From the extension that `authenticate` sets for every request.
-impl<S: Sync> FromRequestParts<S> for Caller {
-    type Rejection = StatusCode;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
-        parts.extensions.get::<Caller>().cloned().ok_or(StatusCode::INTERNAL_SERVER_ERROR)
-    }
-}
-
 /// A request reached a handler without the layer that finds out who sends it.
 #[derive(Debug, thiserror::Error)]
 #[error("nobody has authenticated a request")]
-pub struct NoCaller;
+struct NoCaller;

@@ -18,6 +18,7 @@ use turnwise_queue::Keyspace;
 use turnwise_store::{Error as StoreError, Isolation, Store, Watch};
 
 use super::Attempts;
+use crate::v1_error::V1Error;
 
 /// Without a change, the versionstamp is read again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -76,21 +77,10 @@ impl Cache {
     }
 }
 
-/// Why a password cannot be checked now.
-#[derive(Debug)]
-pub enum Unchecked {
-    /// Too many wrong ones: the time until the next attempt.
-    Wait(Duration),
-    /// Too many at the same time.
-    Busy,
-    /// The store does not answer.
-    Store(StoreError),
-}
-
-impl From<StoreError> for Unchecked {
-    fn from(error: StoreError) -> Self {
-        Unchecked::Store(error)
-    }
+/// Too many passwords are checked at the same time.
+fn busy() -> V1Error {
+    let hint = "try again; tokens and sessions are checked faster than passwords";
+    V1Error::unavailable("too many logins at the same time", hint)
 }
 
 impl Identities {
@@ -239,25 +229,34 @@ impl Identities {
 
     /// A user by name.
     pub async fn user(&self, name: &str) -> Result<Option<Arc<User>>, StoreError> {
-        let generation = {
-            let cache = self.cache();
-            if let Some(user) = cache.users.get(name) {
-                return Ok(Some(user.clone()));
-            }
-            cache.generation
+        let generation = match self.known(|cache| cache.users.get(name)) {
+            Ok(user) => return Ok(Some(user)),
+            Err(generation) => generation,
         };
         let tx = self.0.store.begin().await?;
-        let Some(user) = identities::user(&tx, &self.0.keys, name).await?.map(Arc::new) else {
-            return Ok(None);
-        };
+        let user = identities::user(&tx, &self.0.keys, name).await?.map(Arc::new);
+        self.remember(generation, |cache| &mut cache.users, name, user.as_ref());
+        Ok(user)
+    }
+
+    /// A row that is cached, or the generation in which it must be read.
+    fn known<T>(&self, row: impl FnOnce(&Cache) -> Option<&Arc<T>>) -> Result<Arc<T>, u64> {
+        let cache = self.cache();
+        row(&cache).cloned().ok_or(cache.generation)
+    }
+
+    /// Caches a row, unless identities have changed since this generation.
+    fn remember<T>(
+        &self,
+        generation: u64,
+        rows: impl FnOnce(&mut Cache) -> &mut HashMap<String, Arc<T>>,
+        name: &str,
+        row: Option<&Arc<T>>,
+    ) {
         let mut cache = self.cache_mut();
-        if cache.generation == generation && cache.caches {
-            if cache.users.len() >= MAX_CACHED {
-                cache.users.clear();
-            }
-            cache.users.insert(name.to_owned(), user.clone());
+        if let Some(row) = row.filter(|_| cache.generation == generation && cache.caches) {
+            with_room(rows(&mut cache)).insert(name.to_owned(), row.clone());
         }
-        Ok(Some(user))
     }
 
     /// The token with this secret, unless it has expired.
@@ -278,25 +277,14 @@ impl Identities {
     }
 
     async fn token_of(&self, id: &str) -> Result<Option<Arc<Token>>, StoreError> {
-        let generation = {
-            let cache = self.cache();
-            if let Some(token) = cache.tokens.get(id) {
-                return Ok(Some(token.clone()));
-            }
-            cache.generation
+        let generation = match self.known(|cache| cache.tokens.get(id)) {
+            Ok(token) => return Ok(Some(token)),
+            Err(generation) => generation,
         };
         let tx = self.0.store.begin().await?;
-        let Some(token) = identities::token(&tx, &self.0.keys, id).await?.map(Arc::new) else {
-            return Ok(None);
-        };
-        let mut cache = self.cache_mut();
-        if cache.generation == generation && cache.caches {
-            if cache.tokens.len() >= MAX_CACHED {
-                cache.tokens.clear();
-            }
-            cache.tokens.insert(id.to_owned(), token.clone());
-        }
-        Ok(Some(token))
+        let token = identities::token(&tx, &self.0.keys, id).await?.map(Arc::new);
+        self.remember(generation, |cache| &mut cache.tokens, id, token.as_ref());
+        Ok(token)
     }
 
     /// Writes that a token was used, in the background, if that was not written lately.
@@ -305,14 +293,9 @@ impl Identities {
         if self.cache().uses.get(id).is_some_and(is_recent) {
             return;
         }
-        {
-            let mut cache = self.cache_mut();
-            if cache.uses.len() >= MAX_CACHED {
-                cache.uses.clear();
-            }
-            if cache.uses.insert(id.to_owned(), now_us).as_ref().is_some_and(is_recent) {
-                return;
-            }
+        let before = with_room(&mut self.cache_mut().uses).insert(id.to_owned(), now_us);
+        if before.as_ref().is_some_and(is_recent) {
+            return;
         }
         let (identities, id) = (self.clone(), id.to_owned());
         tokio::spawn(async move {
@@ -332,7 +315,7 @@ impl Identities {
         peer: std::net::IpAddr,
         name: &str,
         password: &str,
-    ) -> Result<Option<Arc<User>>, Unchecked> {
+    ) -> Result<Option<Arc<User>>, V1Error> {
         if name.len() > MAX_NAME_BYTES {
             return Ok(None);
         }
@@ -358,7 +341,7 @@ impl Identities {
             }
             is_right
         };
-        let is_right = tokio::task::spawn_blocking(checking).await.map_err(|_| Unchecked::Busy)?;
+        let is_right = tokio::task::spawn_blocking(checking).await.map_err(|_| busy())?;
         let Some(user) = user.filter(|_| is_right) else { return Ok(None) };
         if let Some(memory) = memory {
             let mut cache = self.cache_mut();
@@ -370,25 +353,29 @@ impl Identities {
         Ok(Some(user))
     }
 
-    fn check_wait(&self, peer: std::net::IpAddr, name: &str) -> Result<(), Unchecked> {
+    fn check_wait(&self, peer: std::net::IpAddr, name: &str) -> Result<(), V1Error> {
         let wait = self.0.attempts.wait(peer, name, std::time::Instant::now());
-        wait.map_or(Ok(()), |wait| Err(Unchecked::Wait(wait)))
+        wait.map_or(Ok(()), |wait| {
+            let reason = "too many wrong passwords: this one was not checked";
+            let hint = "try again later; the header Retry-After has the time in s";
+            Err(V1Error::too_many(reason, hint).retry_after(wait))
+        })
     }
 
     /// Hashes a new password.
-    pub async fn hash(&self, password: Password) -> Result<PasswordHash, Unchecked> {
+    pub async fn hash(&self, password: Password) -> Result<PasswordHash, V1Error> {
         let room = self.room().await?;
         let hashing = move || {
             let _room = room;
             password.hash()
         };
-        tokio::task::spawn_blocking(hashing).await.map_err(|_| Unchecked::Busy)
+        tokio::task::spawn_blocking(hashing).await.map_err(|_| busy())
     }
 
     /// Waits until a password may be hashed. Move the permit into the work: a request may end before its work does.
-    async fn room(&self) -> Result<OwnedSemaphorePermit, Unchecked> {
-        let _waits = self.0.waiting.try_acquire().map_err(|_| Unchecked::Busy)?;
-        self.0.hashing.clone().acquire_owned().await.map_err(|_| Unchecked::Busy)
+    async fn room(&self) -> Result<OwnedSemaphorePermit, V1Error> {
+        let _waits = self.0.waiting.try_acquire().map_err(|_| busy())?;
+        self.0.hashing.clone().acquire_owned().await.map_err(|_| busy())
     }
 
     /// What is remembered of a right password. It is of no use without this process's key, and for another hash.
@@ -401,6 +388,14 @@ impl Identities {
         }
         context.sign().as_ref().try_into().unwrap_or_default()
     }
+}
+
+/// A part of the cache that has room for one more row: a full one is emptied.
+fn with_room<V>(rows: &mut HashMap<String, V>) -> &mut HashMap<String, V> {
+    if rows.len() >= MAX_CACHED {
+        rows.clear();
+    }
+    rows
 }
 
 /// The hash of a password that nobody has.

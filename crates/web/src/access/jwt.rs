@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 use turnwise_config::{JwtFiles, small_file};
 use turnwise_identity::{MAX_NAME_BYTES, MAX_SCOPES, Scope, Scopes};
 
-use super::{Caller, How};
+use super::Caller;
 
 /// Longest token, in bytes.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
@@ -77,7 +77,7 @@ impl Jwt {
         validation.leeway = LEEWAY_S;
         let claims = decode::<Map<String, Value>>(token, key, &validation).ok()?.claims;
         let name = claims.get("sub").and_then(Value::as_str).filter(|name| is_name(name))?;
-        Some(Caller::jwt(name, How::Jwt, scopes(&claims, &self.roles)))
+        Some(Caller::jwt(name, scopes(&claims, &self.roles).unwrap_or_default()))
     }
 }
 

@@ -10,10 +10,11 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
 use futures::StreamExt as _;
 
-use super::authenticate::{identify, now_s, wrong};
+use super::authenticate::{identify, now_s};
 use super::{Caller, Peer};
 use crate::Web;
-use crate::refusal::is_v1;
+use crate::names::is_v1;
+use crate::v1_error::V1Error;
 
 /// How often it is checked whether identities have changed.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -48,8 +49,8 @@ impl LongRequest {
             biased;
             response = handler => response,
             () = self.is_over() => {
-                return wrong("the credentials of this request are not valid any more", "identify anew")
-                    .respond(self.is_v1);
+                let reason = "the credentials of this request are not valid any more";
+                return V1Error::unauthorized(reason, "identify anew").respond(self.is_v1);
             }
         };
         if response.body().size_hint().exact().is_some() {
@@ -72,7 +73,7 @@ impl LongRequest {
             }
             let is_same = match identify(&self.web, &self.headers, &self.peer, now_s(&self.web)).await {
                 Ok(again) => again.caller.is_same(&self.caller),
-                Err(refusal) => refusal.status != StatusCode::UNAUTHORIZED,
+                Err(error) => error.status != StatusCode::UNAUTHORIZED,
             };
             if !is_same {
                 return;

@@ -2,12 +2,11 @@
 //!
 //! A route of `/v1` without a row is for administrators alone, and fails a test of `turnwise-api`. Handlers then check the tenant: a job, a database or a lock of another tenant does not exist.
 
-use axum::http::{Method, StatusCode};
+use axum::http::Method;
 use turnwise_identity::Scopes;
-use turnwise_protocol::codes;
 
-use super::Caller;
-use crate::refusal::Refusal;
+use super::{Caller, Who};
+use crate::v1_error::V1Error;
 
 /// What a request needs to be handled at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,24 +146,18 @@ impl Right {
     }
 
     /// Refuses a caller without this right.
-    pub fn check(self, caller: &Caller) -> Result<(), Refusal> {
-        match caller.scopes() {
+    pub fn check(self, caller: &Caller) -> Result<(), V1Error> {
+        match caller.who() {
             _ if self == Anyone => Ok(()),
-            None => Err(Refusal {
-                status: StatusCode::UNAUTHORIZED,
-                code: codes::UNAUTHORIZED,
-                reason: "this request needs credentials, and has none".into(),
-                hint: "send Authorization: Bearer with a token, or Basic with a name and a password",
-                retry_after_s: None,
-            }),
-            Some(scopes) if self.is_of(scopes) => Ok(()),
-            Some(_) => Err(Refusal {
-                status: StatusCode::FORBIDDEN,
-                code: codes::FORBIDDEN,
-                reason: format!("this identity may not do this: it needs {}", self.needed()).into(),
-                hint: "use another identity, or ask an administrator for the scope",
-                retry_after_s: None,
-            }),
+            Who::Nobody => Err(V1Error::unauthorized(
+                "this request needs credentials, and has none",
+                "send Authorization: Bearer with a token, or Basic with a name and a password",
+            )),
+            _ if self.is_of(caller.scopes()) => Ok(()),
+            _ => Err(V1Error::forbidden(
+                format!("this identity may not do this: it needs {}", self.needed()),
+                "use another identity, or ask an administrator for the scope",
+            )),
         }
     }
 }

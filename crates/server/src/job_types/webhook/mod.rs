@@ -16,14 +16,13 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_api::event_log::Events;
-use turnwise_api::sight::caller_of;
 use turnwise_config::Config;
 use turnwise_outbound::Client;
 use turnwise_policy::backoff;
 use turnwise_queue::webhooks::{self, JOB_TYPE, MAX_WEBHOOKS, Webhook};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::{Isolation, Store};
-use turnwise_web::access::Identities;
+use turnwise_web::access::{Identities, caller_now};
 use turnwise_worker::{EventRules, Live, Options, Tunables, Worker};
 
 use self::deliver::Deliverer;
@@ -146,7 +145,8 @@ impl Webhooks {
     async fn disable_orphans(&self, enabled: &[Webhook]) -> Result<()> {
         let tx = self.store.begin().await?;
         for webhook in enabled {
-            if caller_of(&self.identities, &tx, &self.keys, webhook).await?.is_none() {
+            let (by, scopes) = (webhook.by.as_deref(), &webhook.scopes);
+            if caller_now(&self.identities, &tx, &self.keys, by, scopes).await?.is_none() {
                 disable(&self.store, &self.keys, webhook, GONE).await?;
             }
         }
