@@ -31,7 +31,6 @@ mod database;
 pub mod doc_processor;
 pub mod documents;
 mod error;
-pub mod events;
 mod external_term;
 mod feed_docs;
 mod fetch;

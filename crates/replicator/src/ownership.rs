@@ -17,8 +17,6 @@ use turnwise_queue::{NODE_TYPE, NodeOptions, nodes};
 use turnwise_store::Store;
 use turnwise_worker::{Membership, membership_events, owner};
 
-use crate::events::{Event, Events};
-
 /// The pause after a failed read of the nodes.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
@@ -79,22 +77,15 @@ impl Ownership {
         keys: &Keyspace,
         counts: fn(&NodeOptions) -> bool,
         periods: Periods,
-        events: &Events,
         stop: CancellationToken,
     ) {
         let follow = async {
             let Periods { start, quiet } = periods;
             let mut changes = pin!(membership_events(store.clone(), keys.clone(), NODE_TYPE, start, quiet));
             while let Some(membership) = changes.next().await {
-                let membership = match membership {
-                    Membership::Unstable => Membership::Unstable,
-                    Membership::Stable(_) => {
-                        let members = self.read(store, keys, counts).await;
-                        self.settle(members.clone());
-                        Membership::Stable(members)
-                    }
-                };
-                events.send(Event::Cluster(membership));
+                if let Membership::Stable(_) = membership {
+                    self.settle(self.read(store, keys, counts).await);
+                }
             }
         };
         tokio::select! {
@@ -109,8 +100,6 @@ impl Ownership {
             match names(store, keys, counts).await {
                 Ok(mut names) => {
                     names.push(self.node.clone());
-                    names.sort_unstable();
-                    names.dedup();
                     return names;
                 }
                 Err(error) => tracing::error!(%error, "cannot read the nodes; retrying"),

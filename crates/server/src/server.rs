@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 use turnwise_command::Guard;
 use turnwise_config::{Config, Shared};
 use turnwise_metrics::Metrics;
-use turnwise_replicator::events::Events;
 use turnwise_replicator::ownership::Ownership;
 use turnwise_store::{Seal, Store, StoreUrl, runtime};
 use turnwise_telemetry::otel::Exporter;
@@ -184,7 +183,6 @@ impl Server {
             store: common.opened.store,
             workers,
             services,
-            events: replications.events,
             ownership: mirror.map(|mirror| mirror.ownership),
             shared: common.shared,
             tls: checked.tls,
@@ -201,7 +199,6 @@ pub struct RunningServer {
     store: Store,
     workers: Vec<Worker>,
     services: Services,
-    events: Events,
     ownership: Option<Ownership>,
     shared: Shared,
     tls: Option<Tls>,
@@ -231,11 +228,6 @@ impl RunningServer {
     /// The ownership of the upstream's databases, if there is an upstream.
     pub fn ownership(&self) -> Option<&Ownership> {
         self.ownership.as_ref()
-    }
-
-    /// Events of the server's parts, so that tests need not poll.
-    pub fn events(&self) -> &Events {
-        &self.events
     }
 
     /// Applies a configuration file that was read again. Settings that can change at run time take effect soon. Other

@@ -17,7 +17,6 @@ use super::service::Upstream;
 use crate::Seq;
 use crate::doc_processor::{delete_database, finish_deletion};
 use crate::documents::{self, databases, names};
-use crate::events::Event;
 use crate::json_stream::{Shape, Splitter};
 
 /// The most changes that are written together.
@@ -117,7 +116,6 @@ impl Follower {
         match self.open().await {
             Err(end) => end,
             Ok(since) => {
-                self.upstream.events.send(Event::Followed(self.db.as_str().into()));
                 let ended = tokio::select! {
                     ended = self.read(since) => ended,
                     ended = self.write_back() => ended,
@@ -280,10 +278,7 @@ impl Follower {
         let settings = &settings.get();
         apply(Into { store, keys, settings, db: &self.db, follower: self.number }, batch).await?;
         *since = seq;
-        for change in batch.drain(..) {
-            let (db, doc) = (self.db.as_str().into(), change.id.as_str().into());
-            self.upstream.events.send(Event::Mirrored { db, doc });
-        }
+        batch.clear();
         Ok(())
     }
 }

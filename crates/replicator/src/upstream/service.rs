@@ -19,7 +19,6 @@ use super::{Address, server};
 use crate::Defaults;
 use crate::doc_processor::Settings;
 use crate::documents::{self, databases, names};
-use crate::events::{Event, Events};
 use crate::json_stream::{Shape, Splitter};
 use crate::ownership::Ownership;
 
@@ -70,8 +69,6 @@ pub struct Upstream {
     pub address: Address,
     /// The databases that this node owns.
     pub ownership: Ownership,
-    /// The bus for events.
-    pub events: Events,
     /// The condition of the upstream.
     pub condition: Live<Condition>,
 }
@@ -171,10 +168,8 @@ impl Upstream {
             if began.elapsed() > LONGEST_PAUSE {
                 pause = FIRST_PAUSE;
             }
-            if let Lost::Upstream(_) = &lost
-                && self.condition.set(Condition::Silent(lost.to_string()))
-            {
-                self.events.send(Event::UpstreamAnswers(false));
+            if let Lost::Upstream(_) = &lost {
+                self.condition.set(Condition::Silent(lost.to_string()));
             }
             tracing::warn!(upstream = %self.address, error = %lost, "cannot follow the upstream; retrying in {pause:?}");
             self.sleep(pause).await;
@@ -212,9 +207,7 @@ impl Upstream {
                  replication documents from it, and replications that need them fail"
             );
         }
-        if self.condition.set(Condition::Answers) {
-            self.events.send(Event::UpstreamAnswers(true));
-        }
+        self.condition.set(Condition::Answers);
         let look = Notify::new();
         let (following, updates) = watch::channel(false);
         tokio::select! {
@@ -293,11 +286,7 @@ impl Upstream {
             owners.borrow_and_update();
             let looked = Instant::now();
             let names = self.databases(server).await?;
-            for (name, _) in
-                followed.extract_if(.., |name, _| !self.ownership.is_mine(name) || !names.contains(name))
-            {
-                self.events.send(Event::Left(local_name(&name).as_str().into()));
-            }
+            followed.retain(|name, _| self.ownership.is_mine(name) && names.contains(name));
             for name in names.iter().filter(|name| self.ownership.is_mine(name)) {
                 if followed.contains_key(name) {
                     continue;
@@ -331,7 +320,6 @@ impl Upstream {
                             break;
                         };
                         let failures = if entry.began.elapsed() > LONGEST_PAUSE { 0 } else { entry.failures };
-                        self.events.send(Event::Left(local_name(&name).as_str().into()));
                         if self.may_go_on(server, &name, end).await? {
                             let next = self.start(&mut tasks, server, &name, failures + 1);
                             followed.insert(name, next);

@@ -18,7 +18,6 @@ use super::rows::{Owed, list_owed, read_seen, write_owed, write_seen};
 use super::server::{self, BulkDocsRow};
 use super::service::Upstream;
 use crate::documents::{read, write::REPLICATION};
-use crate::events::Event;
 
 /// States per request.
 const BATCH: usize = 50;
@@ -183,7 +182,7 @@ impl Follower {
         due: &HashMap<String, Due>,
         results: &HashMap<&str, WriteResult>,
     ) -> Result<(), End> {
-        let Upstream { store, keys, events, .. } = &self.upstream;
+        let Upstream { store, keys, .. } = &self.upstream;
         let (db, now_us) = (&self.db, store.runtime().now_us());
         store
             .transact(|tx| async move {
@@ -213,9 +212,7 @@ impl Follower {
             .await?;
         for (id, became) in results {
             match became {
-                WriteResult::Written(_) => {
-                    events.send(Event::WrittenBack { db: db.as_str().into(), doc: (*id).into() });
-                }
+                WriteResult::Written(_) => {}
                 WriteResult::Changed => {
                     tracing::debug!(db, id, "the upstream's document has a newer revision, which decides")
                 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use turnwise_config::Config;
 use turnwise_replicator::doc_processor::DocProcessor;
-use turnwise_replicator::events::Events;
 use turnwise_replicator::multiplex::{self, Mode, Multiplex};
 use turnwise_replicator::ownership::Ownership;
 use turnwise_replicator::upstream::{Condition, Upstream};
@@ -26,7 +25,6 @@ pub(crate) struct Replications {
     pub metrics: Arc<Metrics>,
     /// How parked replications wait for their sources.
     pub mode: Live<Mode>,
-    pub events: Events,
     /// Which node watches which source.
     pub ownership: Ownership,
     /// The mirror of the upstream, if there is one.
@@ -49,13 +47,11 @@ pub(crate) async fn start(
     let (store, keys) = (opened.store.clone(), keys.clone());
     let mode = Live::from(config.multiplex);
     let multiplex = Multiplex::new(client.clone(), mode.clone());
-    let events = Events::default();
     let metrics = Arc::<Metrics>::default();
-    let handler = Handler::new(client.clone(), metrics.clone(), settings.clone(), store.runtime().clone())
-        .with_events(events.clone())
-        .with_multiplex(multiplex.clone());
+    let (counted, runtime) = (metrics.clone(), store.runtime().clone());
+    let handler = Handler::new(client.clone(), counted, settings.clone(), runtime, multiplex.clone());
     let worker = start.worker(JOB_TYPE, Arc::new(handler), tune, config.max_jobs.least).await?;
-    let upstream = upstream(start, node, &events).await?;
+    let upstream = upstream(start, node).await?;
     let processor = DocProcessor {
         store: store.clone(),
         keys: keys.clone(),
@@ -69,13 +65,13 @@ pub(crate) async fn start(
         ownership.settle(vec![node.to_owned()]);
     }
     let periods = config.periods;
-    // Ownership counts all nodes, and only this service uses these events.
+    // Ownership counts all nodes.
     let parts = (ownership.clone(), store.clone(), keys.clone());
     services.add(
         "ownership of parked replications",
         parts,
         move |(ownership, store, keys), stop| async move {
-            ownership.run(&store, &keys, |_| true, periods, &Events::default(), stop).await;
+            ownership.run(&store, &keys, |_| true, periods, stop).await;
         },
     );
     let parked = multiplex::Service {
@@ -88,19 +84,19 @@ pub(crate) async fn start(
     services.add("parked replications", parked, multiplex::Service::run);
     let mirror = upstream.map(|upstream| {
         let mirror = Mirror { condition: upstream.condition.clone(), ownership: upstream.ownership.clone() };
-        let parts = (upstream.ownership.clone(), store, keys, events.clone());
-        services.add("ownership", parts, move |(ownership, store, keys, events), stop| async move {
-            ownership.run(&store, &keys, |node| node.upstream, periods, &events, stop).await;
+        let parts = (upstream.ownership.clone(), store, keys);
+        services.add("ownership", parts, move |(ownership, store, keys), stop| async move {
+            ownership.run(&store, &keys, |node| node.upstream, periods, stop).await;
         });
         services.add("upstream", upstream, Upstream::run);
         mirror
     });
     let job_type = JobType { name: JOB_TYPE, worker, tune, slots: Some(|config| config.max_jobs) };
-    Ok(Replications { job_type, metrics, mode, events, ownership, upstream: mirror })
+    Ok(Replications { job_type, metrics, mode, ownership, upstream: mirror })
 }
 
 /// The mirror of the upstream, if there is an upstream.
-async fn upstream(start: &Start<'_>, node: &str, events: &Events) -> Result<Option<Upstream>, StartError> {
+async fn upstream(start: &Start<'_>, node: &str) -> Result<Option<Upstream>, StartError> {
     let Start { opened, keys, config, settings, client, .. } = *start;
     let Some(address) = &config.upstream else {
         let mirrors = opened.asked(Upstream::mirrors(&opened.store, keys)).await?;
@@ -119,7 +115,6 @@ async fn upstream(start: &Start<'_>, node: &str, events: &Events) -> Result<Opti
         client: client.clone(),
         address: address.clone(),
         ownership: Ownership::new(node),
-        events: events.clone(),
         condition: Condition::Unknown.into(),
     }))
 }
