@@ -1,5 +1,7 @@
 //! Paths and queries: percent-encoded ids and parameters.
 
+use std::time::Duration;
+
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
@@ -33,6 +35,11 @@ pub(crate) fn doc_path(id: &str) -> String {
     encode_segment(id)
 }
 
+/// The interval of heartbeats in a feed that breaks off after this much silence, in ms.
+pub(crate) fn heartbeat_ms(silence: Duration) -> String {
+    (silence / 3).as_millis().max(1).to_string()
+}
+
 /// What a URL with an id may name. Ids come from the source, which any of its users may have chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DocName {
@@ -61,6 +68,12 @@ impl DocName {
 pub(crate) struct Query(String);
 
 impl Query {
+    pub fn of<const N: usize>(parameters: [(&str, &str); N]) -> Self {
+        let mut query = Self::default();
+        parameters.into_iter().for_each(|(name, value)| query.add(name, value));
+        query
+    }
+
     pub fn add(&mut self, name: &str, value: &str) {
         self.0.push(if self.0.is_empty() { '?' } else { '&' });
         self.0.push_str(&encode(name));

@@ -187,7 +187,7 @@ impl Replication {
 
     /// The source's server. Request paths are relative to its root.
     pub(crate) fn source_server(&self, client: &Client) -> Peer {
-        Peer::server(Side::Source, &self.source, &self.peer_settings(), self.secrets(), client)
+        Peer::new(Side::Source, &self.source.server(), &self.peer_settings(), self.secrets(), client)
     }
 
     fn endpoint(&self, side: Side) -> &Endpoint {

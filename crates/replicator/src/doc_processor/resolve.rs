@@ -19,12 +19,13 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use turnwise_outbound::Client;
 use turnwise_queue::Keyspace;
-use turnwise_store::{Isolation, RangeRead, Store, Transaction};
+use turnwise_store::{Isolation, Store, Transaction};
 use turnwise_worker::Live;
 
-use super::schedule::{self, Doc, Row, RowState, read_row, write_row};
+use super::entries::{self, Entry};
+use super::schedule::{self, Doc, Row, RowState};
 use super::{Settings, corrupt, ended, finish_deletion, parse, sweep};
-use crate::documents::{Error, Result, Revision, databases, read, rows, write::Slot};
+use crate::documents::{DocTx, Error, Result, Revision, databases, read, rows, write::Slot};
 use crate::{Replication, replication_id};
 
 /// The most concurrent requests to sources.
@@ -70,14 +71,6 @@ pub struct DocProcessor {
     pub settings: Live<Settings>,
     /// Fetches filter functions from sources.
     pub filters: Arc<dyn FilterCode>,
-}
-
-/// An entry in the index of unresolved documents.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Entry {
-    due_us: i64,
-    db: String,
-    id: String,
 }
 
 impl DocProcessor {
@@ -203,34 +196,17 @@ impl DocProcessor {
         in_flight: &HashSet<Entry>,
     ) -> turnwise_queue::Result<(Vec<Entry>, Option<i64>, Option<turnwise_store::Watch>)> {
         let (store, keys) = (&self.store, &self.keys);
-        let (entries, seen) = store
+        let (mut entries, seen) = store
             .transact(|tx| async move {
                 let seen = tx.get_with(&keys.unresolved_wake(), Isolation::Snapshot).await?;
-                let (begin, end) = keys.unresolved();
                 // Entries that were found but not claimed yet come first; beyond them, as many again may be found.
-                let read = RangeRead { begin, end, limit: 2 * MAX_IN_FLIGHT, reverse: false };
-                let rows = tx.range_with(read, Isolation::Snapshot).await?;
-                let entry = |key: &bytes::Bytes| {
-                    let (due_us, db, id) =
-                        keys.parse_unresolved(key).ok_or_else(|| corrupt("unresolved key"))?;
-                    Ok(Entry { due_us, db, id })
-                };
-                let entries: turnwise_queue::Result<Vec<Entry>> =
-                    rows.iter().map(|(key, _)| entry(key)).collect();
-                Ok::<_, turnwise_queue::Error>((entries?, seen))
+                let entries = entries::unresolved(&tx, keys, keys.unresolved(), 2 * MAX_IN_FLIGHT).await?;
+                Ok::<_, turnwise_queue::Error>((entries, seen))
             })
             .await?;
-        let now_us = store.runtime().now_us();
-        let waiting = || entries.iter().filter(|entry| !in_flight.contains(entry));
+        entries.retain(|entry| !in_flight.contains(entry));
         let room = MAX_IN_FLIGHT.saturating_sub(in_flight.len());
-        let mut due: Vec<Entry> = waiting().filter(|entry| entry.due_us <= now_us).cloned().collect();
-        if due.len() > room {
-            // Other nodes read the same entries, so each starts with a random one.
-            let first = store.runtime().random() % due.len() as u64;
-            due.rotate_left(usize::try_from(first).unwrap_or(0));
-            due.truncate(room);
-        }
-        let next_us = waiting().map(|entry| entry.due_us).find(|due_us| *due_us > now_us);
+        let (due, next_us) = entries::due(entries, room, &**store.runtime());
         let wake = store.watch(keys.unresolved_wake(), seen).await?;
         Ok((due, next_us, Some(wake)))
     }
@@ -255,11 +231,7 @@ impl DocProcessor {
         let code = match &replication {
             Err(reason) => Err(reason.clone()),
             Ok(replication) if replication_id::needs_filter_code(replication) => {
-                let late = runtime.sleep(FETCH_TIMEOUT);
-                tokio::select! {
-                    code = self.filters.fetch(replication) => code,
-                    () = late => Err(format!("the source did not answer within {} s", FETCH_TIMEOUT.as_secs())),
-                }
+                self.fetch(replication).await
             }
             Ok(_) => Ok(None),
         };
@@ -273,35 +245,45 @@ impl DocProcessor {
                 if now_rev != *rev {
                     return Ok(());
                 }
-                let row = read_row(&tx, keys, &entry.db, &entry.id)
-                    .await?
-                    .ok_or_else(|| corrupt("unresolved row"))?;
+                let at = entry.doc(&tx, keys);
+                let row = at.row().await?.ok_or_else(|| corrupt("unresolved row"))?;
                 match (&replication, code) {
                     (Ok(replication), Ok(code)) => {
                         let id = replication_id::full(replication, &settings.server_uuid, code.as_deref());
-                        let mut slot = Slot::open_current(&tx, keys, &entry.db, &entry.id).await?;
-                        let body = read::body(&tx, keys, &entry.db, &entry.id).await?;
+                        let mut slot = Slot::open_current(at).await?;
+                        let body = at.body().await?;
                         let check_us = code.as_ref().map(|_| self.first_check_us());
-                        let doc =
-                            Doc { db: &entry.db, id: &entry.id, rev, body: &body, replication, check_us };
-                        let started =
-                            schedule::start(&tx, keys, &mut slot, &doc, &id.to_string(), now_us).await;
+                        let doc = Doc { at, rev, body: &body, replication, check_us };
+                        let started = schedule::start(&mut slot, &doc, &id.to_string(), now_us).await;
                         let Err(Error::Invalid(reason) | Error::Refused(reason)) = started else {
                             return started;
                         };
                         // It was valid when it was written, but perhaps under other limits: a retry cannot help.
-                        tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?;
-                        Ok(ended::fail(&tx, keys, &mut slot, &row, &body, &reason, now_us)?)
+                        clear(at, entry)?;
+                        Ok(ended::fail(&mut slot, &row, body, &reason, now_us)?)
                     }
                     (Err(reason), _) | (_, Err(reason)) => {
-                        tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?;
-                        let row = schedule::errored(&row, Some(&row), reason, now_us);
-                        Ok(write_row(&tx, keys, &entry.db, &entry.id, &row)?)
+                        clear(at, entry)?;
+                        Ok(at.write_row(&schedule::errored(&row, Some(&row), reason, now_us))?)
                     }
                 }
             })
             .await
     }
+
+    /// The code of a filter function, or why the source does not return it.
+    pub(super) async fn fetch(&self, replication: &Replication) -> Result<Option<String>, String> {
+        let late = self.store.runtime().sleep(FETCH_TIMEOUT);
+        tokio::select! {
+            code = self.filters.fetch(replication) => code,
+            () = late => Err(format!("the source did not answer within {} s", FETCH_TIMEOUT.as_secs())),
+        }
+    }
+}
+
+/// Clears the entry of a document that does not wait any more.
+fn clear(doc: DocTx<'_>, entry: &Entry) -> turnwise_queue::Result<()> {
+    Ok(doc.tx.clear(doc.keys.unresolved_entry(entry.due_us, doc.db, doc.id))?)
 }
 
 /// The document of an entry, if it still waits and no other node has claimed it, and the entry with its new time.
@@ -313,13 +295,14 @@ async fn claim(
     until_us: i64,
 ) -> Result<Option<(Entry, Revision, Result<Replication, String>)>> {
     let claimed = Entry { due_us: until_us, ..entry.clone() };
-    let row = read_row(tx, keys, &entry.db, &entry.id).await?;
+    let doc = entry.doc(tx, keys);
+    let row = doc.row().await?;
     // By an attempt whose outcome was unknown.
     let is_mine = row.as_ref().is_some_and(|row| row.due_us == Some(until_us));
     let held = if is_mine { &claimed } else { entry };
     let Some((rev, replication)) = waiting(tx, keys, settings, held).await? else { return Ok(None) };
     if !is_mine && let Some(row) = row {
-        tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?;
+        clear(doc, entry)?;
         // This wakes no other node, because there is no new work.
         tx.set(keys.unresolved_entry(until_us, &entry.db, &entry.id), bytes::Bytes::new())?;
         tx.set(keys.replication(&entry.db, &entry.id), rows::encode(&Row { due_us: Some(until_us), ..row }))?;
@@ -338,20 +321,23 @@ async fn waiting(
     settings: &Settings,
     entry: &Entry,
 ) -> Result<Option<(Revision, Result<Replication, String>)>> {
-    let row = read_row(tx, keys, &entry.db, &entry.id).await?;
-    let current = row.filter(|row| row.due_us == Some(entry.due_us));
-    let clear_entry = || Ok(tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?);
+    let doc = entry.doc(tx, keys);
+    let current = doc.row().await?.filter(|row| row.due_us == Some(entry.due_us));
     let Some(Row { state: RowState::Initializing | RowState::Error, rev, .. }) = current else {
-        return clear_entry().map(|()| None);
+        clear(doc, entry)?;
+        return Ok(None);
     };
-    let body = match read::get(tx, keys, &entry.db, &entry.id, Some(&rev)).await {
+    let body = match read::get(tx, keys, doc.db, doc.id, Some(&rev)).await {
         Ok(document) => document.body,
         // The database is being deleted. The entry would be due, and read again, as long as that takes.
-        Err(Error::NoDatabase | Error::Missing) => return clear_entry().map(|()| None),
+        Err(Error::NoDatabase | Error::Missing) => {
+            clear(doc, entry)?;
+            return Ok(None);
+        }
         Err(error) => return Err(error),
     };
     // It was valid when it was written; the configuration may have changed since.
-    let replication = parse(&body, &settings.defaults).map(|replication| replication.of_tenant(&entry.db));
+    let replication = parse(&body, &settings.defaults).map(|replication| replication.of_tenant(doc.db));
     let replication = replication.map_err(|error| error.to_string());
     Ok(Some((rev, replication)))
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use turnwise_queue::Keyspace;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::{KeyValue, Transaction};
 
 use super::error::corrupt;
 use super::rows::{self, decode, encode};
@@ -74,18 +74,16 @@ pub async fn list(
     keys: &Keyspace,
     after: Option<&str>,
     limit: usize,
-) -> Result<Vec<(String, Database)>> {
+) -> turnwise_queue::Result<Vec<(String, Database)>> {
     let (mut begin, end) = keys.databases();
     if let Some(after) = after {
         begin = turnwise_store::key::successor(&keys.database(after));
     }
-    let read = RangeRead { begin, end, limit, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    let database = |(key, value): &(bytes::Bytes, bytes::Bytes)| {
+    let database = |(key, value): &KeyValue| {
         let name = keys.parse_database(key).ok_or_else(|| corrupt("database key", "not a tuple of three"))?;
         Ok((name, decode("database row", value)?))
     };
-    rows.iter().map(database).collect()
+    rows::page(tx, (begin, end), limit).await?.iter().map(database).collect()
 }
 
 /// Hides a database, so that it no longer exists for clients. [`erase`] removes its rows after its jobs are gone.

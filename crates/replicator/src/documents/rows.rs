@@ -4,9 +4,19 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use turnwise_queue::Keyspace;
-use turnwise_store::Transaction;
+use turnwise_queue::keyspace::KeyRange;
+use turnwise_store::{Isolation, KeyValue, RangeRead, Transaction};
 
 use super::error::corrupt;
+
+/// A document of a `_replicator` database, within a transaction.
+#[derive(Clone, Copy)]
+pub(crate) struct DocTx<'a> {
+    pub tx: &'a Transaction,
+    pub keys: &'a Keyspace,
+    pub db: &'a str,
+    pub id: &'a str,
+}
 
 /// A database's update sequence, and its number of documents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +47,16 @@ pub(crate) async fn read<T: DeserializeOwned>(
         Some(value) => decode(what, &value).map(Some),
         None => Ok(None),
     }
+}
+
+/// The first rows of a range. Adds no read conflict.
+pub(crate) async fn page(
+    tx: &Transaction,
+    (begin, end): KeyRange,
+    limit: usize,
+) -> turnwise_queue::Result<Vec<KeyValue>> {
+    let read = RangeRead { begin, end, limit, reverse: false };
+    Ok(tx.range_with(read, Isolation::Snapshot).await?)
 }
 
 /// A database's counters; all zero before its first write.

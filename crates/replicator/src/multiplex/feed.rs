@@ -14,26 +14,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
-use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use turnwise_outbound::{Answer, Error, Fault};
+use turnwise_outbound::Error;
 use turnwise_queue::parking::{self, ParkedJob};
 use turnwise_queue::{Keyspace, Parked, jobs};
 use turnwise_store::Store;
 use turnwise_worker::Live;
 
 use super::Multiplex;
-use super::server::{DatabaseSeq, Server};
 use crate::doc_processor::Settings;
-use crate::json_stream::{Shape, Splitter};
+use crate::remote::{MAX_SEQS, Remote, Update, Updates};
 use crate::seq::Seq;
 use crate::spec::{JOB_TYPE, Replication};
 
-/// Jobs per comparison, because a server accepts no more names in one request.
-pub(super) const PAGE: usize = 100;
+/// Jobs per comparison, which asks for their databases in one request.
+pub(super) const PAGE: usize = MAX_SEQS;
 /// The most jobs that one transaction wakes.
 const WAKE_BATCH: usize = 100;
 /// The most databases whose jobs one transaction searches.
@@ -42,8 +40,6 @@ const NAMES_BATCH: usize = 100;
 const ASK_AT_ONCE: usize = 8;
 /// The most jobs whose options are tried for a login.
 const LOGINS: usize = 20;
-/// The largest row of the feed; an event is short.
-const ROW_BYTES: usize = 64 * 1024;
 /// The pause in which further jobs may park, to be compared together.
 const COMPARE_PAUSE: Duration = Duration::from_millis(250);
 /// Everything is compared after this long even without a break, in pages that are [`PAGE_PAUSE`] apart.
@@ -221,15 +217,15 @@ impl Feed {
 
     /// The server, with the login of one of the group's jobs, and the position from which to follow its feed. `None` if
     /// the group has no jobs.
-    async fn open(&self) -> Result<Option<(Server, Seq)>, Error> {
+    async fn open(&self) -> Result<Option<(Remote, Seq)>, Error> {
         let mut after = None;
         let mut refusal = None;
         for _ in 0..LOGINS {
             let Some((job, replication)) = self.job(after.as_ref()).await else { break };
-            let server = Server::of(&replication, &self.multiplex.0.client);
+            let server = Remote::of(&replication, &self.multiplex.0.client);
             // A feed that was followed before continues at its position. The request is sent anyway, because the login
             // may have changed.
-            match server.now().await {
+            match server.position().await {
                 Ok(now) => {
                     let mut since = lock(&self.state.since);
                     return Ok(Some((server, since.get_or_insert(now).clone())));
@@ -289,9 +285,9 @@ impl Feed {
     }
 
     /// Reads the feed, and records what has changed.
-    async fn read(&self, server: &Server, since: Seq) -> End {
-        let mut answer = match server.updates(&since).await {
-            Ok(answer) => answer,
+    async fn read(&self, server: &Remote, since: Seq) -> End {
+        let mut updates = match server.updates(&since).await {
+            Ok(updates) => updates,
             Err(error) => {
                 if error.is_refusal() {
                     // The position may not exist any more.
@@ -300,47 +296,27 @@ impl Feed {
                 return End::Broken(error);
             }
         };
-        let mut splitter = Splitter::new(Shape::Lines, ROW_BYTES);
         let mut is_complete = false;
-        loop {
-            match answer.chunk().await {
-                Ok(Some(piece)) => match self.note(&mut splitter, &piece, &answer) {
-                    Ok(complete) => is_complete |= complete,
-                    Err(error) => return End::Broken(error),
-                },
-                Ok(None) => {
-                    return match splitter.finish() {
-                        // If the end of the connection ends the body, a cut response looks like a complete one.
-                        Ok(_) if !is_complete => {
-                            End::Broken(answer.fault(Fault::BrokeOff("there was no `last_seq`".to_owned())))
-                        }
-                        Ok(_) => End::Over,
-                        Err(cause) => End::Broken(answer.fault(Fault::BrokeOff(cause.to_string()))),
-                    };
-                }
-                Err(error) => return End::Broken(error),
+        let ended = loop {
+            match self.note(&mut updates, &mut is_complete).await {
+                Ok(true) => {}
+                Ok(false) => break updates.finish(is_complete),
+                Err(error) => break Err(error),
             }
-        }
+        };
+        ended.map_or_else(End::Broken, |()| End::Over)
     }
 
-    /// Records the events in a piece of the feed. Returns whether it contains the feed's end.
-    fn note(&self, splitter: &mut Splitter, piece: &[u8], answer: &Answer) -> Result<bool, Error> {
-        #[derive(Deserialize)]
-        struct Event {
-            db_name: Option<Box<str>>,
-            seq: Option<Seq>,
-            last_seq: Option<Seq>,
-        }
-        let (mut any, mut is_complete) = (false, false);
-        let noted = splitter.push(piece, |text| -> Result<(), String> {
-            let Event { db_name, seq, last_seq } =
-                serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    /// Records the events in the next piece of the feed. Returns whether there was one.
+    async fn note(&self, updates: &mut Updates, is_complete: &mut bool) -> Result<bool, Error> {
+        let mut any = false;
+        let noted = updates.next(|Update { database, seq, last_seq }| {
             // Such a line is like an error in the middle of the feed: events may have been lost with it.
-            if db_name.is_none() && last_seq.is_none() {
+            if database.is_none() && last_seq.is_none() {
                 return Err("a line of the feed names no database".to_owned());
             }
-            is_complete |= last_seq.is_some();
-            if let Some(name) = db_name
+            *is_complete |= last_seq.is_some();
+            if let Some(name) = database
                 && lock(&self.state.watched).contains(&name)
             {
                 any |= lock(&self.state.news).fresh.insert(name);
@@ -350,10 +326,11 @@ impl Feed {
             }
             Ok(())
         });
+        let noted = noted.await;
         if any {
             self.state.has_news.notify_one();
         }
-        noted.map(|_| is_complete).map_err(|cause| answer.malformed(cause))
+        noted
     }
 
     /// Wakes the jobs whose databases have changed.
@@ -409,7 +386,7 @@ impl Feed {
     }
 
     /// Compares tokens with the server: of all jobs if that is due, then of jobs that park.
-    async fn compare(&self, server: &Server) -> End {
+    async fn compare(&self, server: &Remote) -> End {
         let mut empty_since: Option<Instant> = None;
         loop {
             if let Err(error) = self.compare_all(server).await {
@@ -442,7 +419,7 @@ impl Feed {
         }
     }
 
-    async fn compare_all(&self, server: &Server) -> Result<(), Error> {
+    async fn compare_all(&self, server: &Remote) -> Result<(), Error> {
         loop {
             let after = match &*lock(&self.state.comparing) {
                 None => return Ok(()),
@@ -464,7 +441,7 @@ impl Feed {
         }
     }
 
-    async fn compare_unwatched(&self, server: &Server) -> Result<(), Error> {
+    async fn compare_unwatched(&self, server: &Remote) -> Result<(), Error> {
         loop {
             let (keys, group) = (&self.keys, &self.group);
             let page = self
@@ -487,7 +464,7 @@ impl Feed {
     }
 
     /// Returns the jobs whose databases have changed since they parked, or were deleted. Watches these databases from now on.
-    async fn changed(&self, server: &Server, page: &[ParkedJob]) -> Result<Vec<ParkedJob>, Error> {
+    async fn changed(&self, server: &Remote, page: &[ParkedJob]) -> Result<Vec<ParkedJob>, Error> {
         let names: BTreeSet<&str> = page.iter().map(|job| job.at.key.as_str()).collect();
         {
             let mut watched = lock(&self.state.watched);
@@ -496,17 +473,18 @@ impl Feed {
             }
         }
         let names: Vec<&str> = names.into_iter().collect();
-        let found = server.infos(&names).await?;
+        let found = server.seqs(&names).await?;
         let mut changed = Vec::new();
         let mut differ: BTreeMap<(String, String), Vec<ParkedJob>> = BTreeMap::new();
         for job in page {
             match found.get(&job.at.key) {
-                Some(DatabaseSeq::At(seq)) if seq.to_string() == job.token => {}
-                Some(DatabaseSeq::At(_)) => {
+                Some(seq) if seq.to_string() == job.token => {}
+                Some(_) => {
                     let asked = (job.at.key.clone(), job.token.clone());
                     differ.entry(asked).or_default().push(job.clone());
                 }
-                Some(DatabaseSeq::NotReported) | None => changed.push(job.clone()),
+                // It does not exist, denies access, or is broken. Its job's own run finds out.
+                None => changed.push(job.clone()),
             }
         }
         let ask = |((name, token), jobs): ((String, String), Vec<ParkedJob>)| {

@@ -24,7 +24,6 @@
 
 mod feed;
 mod group;
-pub(crate) mod server;
 mod service;
 mod target;
 
@@ -40,8 +39,8 @@ use turnwise_queue::Parked;
 use turnwise_queue::parking::MAX_TOKEN_BYTES;
 use turnwise_worker::Live;
 
-use crate::Replication;
 use crate::seq::Seq;
+use crate::{Remote, Replication};
 pub use service::Service;
 
 /// How long a server that offers `_db_updates` is not checked again.
@@ -255,8 +254,8 @@ impl Prospect {
         if let Some(answer) = group.answer() {
             return answer;
         }
-        let server = server::Server::of(&self.replication, &self.multiplex.0.client);
-        let (answer, lasts) = match server.now().await {
+        let server = Remote::of(&self.replication, &self.multiplex.0.client);
+        let (answer, lasts) = match server.position().await {
             Ok(_) => (true, OPEN_FOR),
             Err(error) if error.is_refusal() => {
                 tracing::info!(%error, "idle replications from this server keep their own feeds");

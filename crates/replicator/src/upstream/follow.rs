@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 use turnwise_outbound::{Answer, Error, Fault, Peer};
 use turnwise_queue::Keyspace;
-use turnwise_store::{MaybeStoreError, Transaction};
+use turnwise_store::Transaction;
 
-use super::apply::{Change, Into, Stopped, apply};
+use super::apply::{Change, Destination, End, apply};
 use super::rows::{Mirror, read_mirror, write_mirror};
 use super::server::{self, DOCUMENT_BYTES};
 use super::service::Upstream;
@@ -30,73 +30,6 @@ const ASKED_AGAIN: Duration = Duration::from_secs(1);
 /// The shortest interval between two openings of a feed that ends immediately each time.
 const SHORTEST_FEED: Duration = Duration::from_secs(1);
 
-/// Why a database is not followed any more.
-#[derive(Debug)]
-pub(super) enum End {
-    /// The database was deleted, and so was its mirror.
-    Gone,
-    /// Another node follows it now.
-    Overtaken,
-    /// The mirror was deleted; it is created again if the upstream's database still exists.
-    NoMirror,
-    /// The upstream has ended its changes properly.
-    Closed,
-    /// No database here can have its name.
-    Impossible(String),
-    /// A request to the upstream failed.
-    Upstream(Error),
-    /// An error of the store.
-    Store(turnwise_queue::Error),
-}
-
-impl From<Error> for End {
-    fn from(error: Error) -> Self {
-        End::Upstream(error)
-    }
-}
-
-impl From<turnwise_queue::Error> for End {
-    fn from(error: turnwise_queue::Error) -> Self {
-        End::Store(error)
-    }
-}
-
-impl From<turnwise_store::Error> for End {
-    fn from(error: turnwise_store::Error) -> Self {
-        End::Store(error.into())
-    }
-}
-
-impl From<documents::Error> for End {
-    fn from(error: documents::Error) -> Self {
-        match error {
-            documents::Error::Queue(error) => End::Store(error),
-            documents::Error::NoDatabase | documents::Error::DatabaseExists => End::NoMirror,
-            error => End::Impossible(error.to_string()),
-        }
-    }
-}
-
-impl From<Stopped> for End {
-    fn from(stopped: Stopped) -> Self {
-        match stopped {
-            Stopped::Overtaken => End::Overtaken,
-            Stopped::NoMirror => End::NoMirror,
-            Stopped::Queue(error) => End::Store(error),
-            Stopped::One(_, error) => error.into(),
-        }
-    }
-}
-
-impl MaybeStoreError for End {
-    fn store_error(&self) -> Option<&turnwise_store::Error> {
-        match self {
-            End::Store(error) => error.store_error(),
-            _ => None,
-        }
-    }
-}
-
 /// Follows one database.
 #[derive(Clone)]
 pub(super) struct Follower {
@@ -113,19 +46,16 @@ pub(super) struct Follower {
 impl Follower {
     /// Follows the database until an error or an end stops it.
     pub async fn run(&self) -> End {
-        match self.open().await {
-            Err(end) => end,
-            Ok(since) => {
-                let ended = tokio::select! {
-                    ended = self.read(since) => ended,
-                    ended = self.write_back() => ended,
-                };
-                match ended {
-                    Err(end) => end,
-                    Ok(never) => match never {},
-                }
-            }
-        }
+        let since = match self.open().await {
+            Ok(since) => since,
+            Err(end) => return end,
+        };
+        let ended = tokio::select! {
+            ended = self.read(since) => ended,
+            ended = self.write_back() => ended,
+        };
+        let Err(end) = ended;
+        end
     }
 
     /// Creates the mirror if it does not exist or belongs to another database, and becomes its follower.
@@ -276,7 +206,8 @@ impl Follower {
         let seq = last.seq.clone();
         let Upstream { store, keys, settings, .. } = &self.upstream;
         let settings = &settings.get();
-        apply(Into { store, keys, settings, db: &self.db, follower: self.number }, batch).await?;
+        let into = Destination { store, keys, settings, db: &self.db, follower: self.number };
+        apply(into, batch).await?;
         *since = seq;
         batch.clear();
         Ok(())

@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use turnwise_queue::Keyspace;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_store::{KeyValue, Transaction};
 
 use crate::Seq;
-use crate::documents::{corrupt, names, rows};
+use crate::documents::{DocTx, corrupt, names, rows};
 
 /// A database that mirrors a database of the upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,48 +44,32 @@ pub(super) fn write_mirror(
     Ok(tx.set(keys.mirror(db), rows::encode(mirror))?)
 }
 
-/// The upstream's revision that the document of a mirror has.
-pub(super) async fn read_seen(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
-) -> turnwise_queue::Result<Option<String>> {
-    rows::read(tx, &keys.mirror_seen(db, id), "mirrored revision").await
-}
-
-pub(super) fn write_seen(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
-    rev: &str,
-) -> turnwise_queue::Result<()> {
-    Ok(tx.set(keys.mirror_seen(db, id), rows::encode(&rev))?)
-}
-
-/// Records that a document's state must be written back, if its database is a mirror.
-pub(crate) fn owe(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
-    now_us: i64,
-) -> turnwise_queue::Result<()> {
-    match names::is_mirror(db) {
-        true => write_owed(tx, keys, db, id, &Owed { due_us: now_us, attempts: 0 }),
-        false => Ok(()),
+impl DocTx<'_> {
+    /// The upstream's revision that the document of a mirror has.
+    pub(super) async fn seen(self) -> turnwise_queue::Result<Option<String>> {
+        rows::read(self.tx, &self.keys.mirror_seen(self.db, self.id), "mirrored revision").await
     }
-}
 
-pub(super) fn write_owed(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
-    owed: &Owed,
-) -> turnwise_queue::Result<()> {
-    Ok(tx.set(keys.mirror_owed(db, id), rows::encode(owed))?)
+    pub(super) fn write_seen(self, rev: &str) -> turnwise_queue::Result<()> {
+        Ok(self.tx.set(self.keys.mirror_seen(self.db, self.id), rows::encode(&rev))?)
+    }
+
+    /// Records that the document's state must be written back, if its database is a mirror.
+    pub(crate) fn owe(self, now_us: i64) -> turnwise_queue::Result<()> {
+        match names::is_mirror(self.db) {
+            true => self.write_owed(&Owed { due_us: now_us, attempts: 0 }),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn write_owed(self, owed: &Owed) -> turnwise_queue::Result<()> {
+        Ok(self.tx.set(self.keys.mirror_owed(self.db, self.id), rows::encode(owed))?)
+    }
+
+    /// No state must be written back.
+    pub(super) fn clear_owed(self) -> turnwise_queue::Result<()> {
+        Ok(self.tx.clear(self.keys.mirror_owed(self.db, self.id))?)
+    }
 }
 
 /// The first owed states, by document id. Adds no read conflict.
@@ -95,11 +79,9 @@ pub(super) async fn list_owed(
     db: &str,
     limit: usize,
 ) -> turnwise_queue::Result<Vec<(String, Owed)>> {
-    let (begin, end) = keys.mirror_all_owed(db);
-    let found = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    let owed = |(key, value): &(bytes::Bytes, bytes::Bytes)| {
+    let owed = |(key, value): &KeyValue| {
         let id = keys.parse_mirror_owed(key).ok_or_else(|| corrupt("owed key", "not a tuple of four"))?;
         Ok((id, rows::decode("owed row", value)?))
     };
-    found.iter().map(owed).collect()
+    rows::page(tx, keys.mirror_all_owed(db), limit).await?.iter().map(owed).collect()
 }

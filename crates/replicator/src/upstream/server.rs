@@ -1,6 +1,5 @@
 //! The requests to the upstream, except the reading of changes.
 
-use http::Method;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use turnwise_outbound::{Error, Fault, Peer, Request};
@@ -8,7 +7,7 @@ use turnwise_outbound::{Error, Fault, Peer, Request};
 use crate::database::Info;
 use crate::documents::names;
 use crate::json_stream::{Shape, Splitter};
-use crate::query::{Query, encode};
+use crate::query::{Query, encode, heartbeat_ms};
 
 /// Names per request.
 const PAGE: usize = 1_000;
@@ -52,8 +51,7 @@ pub(super) async fn replicator_databases(server: &Peer) -> Result<Vec<String>, E
     let mut found: Vec<String> = Vec::new();
     let (mut after, mut seen): (Option<String>, usize) = (None, 0);
     loop {
-        let mut query = Query::default();
-        query.add("limit", &PAGE.to_string());
+        let mut query = Query::of([("limit", &PAGE.to_string())]);
         if let Some(after) = &after {
             // The start key comes again: a server that supports `skip` may not support `startkey`, and the other way round.
             query.add("startkey", &json!(after).to_string());
@@ -153,23 +151,12 @@ pub(super) async fn write(
 
 /// A request for a database's endless changes from `since` on.
 pub(super) fn changes(server: &Peer, name: &str, since: &str) -> Request {
-    let mut query = Query::default();
-    query.add("feed", "continuous");
-    query.add("include_docs", "true");
-    query.add("heartbeat", &heartbeat_ms(server));
-    query.add("since", since);
-    Request::new(Method::GET, query.on(&format!("{}/_changes", encode(name)))).uncounted().feed()
-}
-
-/// A request for the endless changes of databases from now on.
-pub(super) fn database_updates(server: &Peer) -> Request {
-    let mut query = Query::default();
-    query.add("feed", "continuous");
-    query.add("heartbeat", &heartbeat_ms(server));
-    query.add("since", "now");
-    Request::new(Method::GET, query.on("_db_updates")).uncounted().feed()
-}
-
-fn heartbeat_ms(server: &Peer) -> String {
-    (server.timeout() / 3).as_millis().max(1).to_string()
+    let heartbeat = heartbeat_ms(server.timeout());
+    let query = Query::of([
+        ("feed", "continuous"),
+        ("include_docs", "true"),
+        ("heartbeat", &heartbeat),
+        ("since", since),
+    ]);
+    Request::get(query.on(&format!("{}/_changes", encode(name)))).uncounted().feed()
 }

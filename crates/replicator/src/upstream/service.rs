@@ -1,10 +1,10 @@
 //! The service: determines which of the upstream's databases this node follows, and handles an upstream that does not respond.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use serde::Deserialize;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -14,13 +14,14 @@ use turnwise_queue::Keyspace;
 use turnwise_store::Store;
 use turnwise_worker::Live;
 
-use super::follow::{End, Follower};
+use super::apply::End;
+use super::follow::Follower;
 use super::{Address, server};
 use crate::Defaults;
 use crate::doc_processor::Settings;
-use crate::documents::{self, databases, names};
-use crate::json_stream::{Shape, Splitter};
+use crate::documents::{databases, names};
 use crate::ownership::Ownership;
+use crate::remote::Updates;
 
 /// The first pause before the next request to an upstream that did not respond; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -36,8 +37,6 @@ const UPDATES_PAUSE: Duration = Duration::from_secs(300);
 const SHORTEST_SCAN: Duration = Duration::from_secs(1);
 /// The most databases that one node follows; each has a connection.
 const MAX_FOLLOWED: usize = 1_000;
-/// The largest row of the updates, which are short.
-const UPDATE_BYTES: usize = 64 << 10;
 /// The most mirrors that a message names.
 const SHOWN_MIRRORS: usize = 10;
 /// Mirrors that one transaction lists.
@@ -71,33 +70,6 @@ pub struct Upstream {
     pub ownership: Ownership,
     /// The condition of the upstream.
     pub condition: Live<Condition>,
-}
-
-/// An error that ends all following immediately.
-enum Lost {
-    Upstream(Error),
-    Store(turnwise_queue::Error),
-}
-
-impl From<Error> for Lost {
-    fn from(error: Error) -> Self {
-        Lost::Upstream(error)
-    }
-}
-
-impl From<turnwise_queue::Error> for Lost {
-    fn from(error: turnwise_queue::Error) -> Self {
-        Lost::Store(error)
-    }
-}
-
-impl std::fmt::Display for Lost {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Lost::Upstream(error) => f.write_str(&error.of_server()),
-            Lost::Store(error) => write!(f, "the store: {error}"),
-        }
-    }
 }
 
 /// A database that this node follows, or will follow again after a pause.
@@ -134,16 +106,10 @@ impl Upstream {
     /// # Errors
     /// Errors of the store.
     pub async fn mirrors(store: &Store, keys: &Keyspace) -> turnwise_queue::Result<Vec<String>> {
-        let page = store
-            .transact(|tx| async move {
-                databases::list(&tx, keys, Some(names::MIRROR_PREFIX), SHOWN_MIRRORS).await
-            })
-            .await;
-        let page = page.map_err(|error| match error {
-            documents::Error::Queue(error) => error,
-            error => documents::corrupt("database list", error),
-        })?;
-        Ok(page.into_iter().map(|(db, _)| db).filter(|db| names::is_mirror(db)).collect())
+        let page = store.transact(|tx| async move {
+            databases::list(&tx, keys, Some(names::MIRROR_PREFIX), SHOWN_MIRRORS).await
+        });
+        Ok(page.await?.into_iter().map(|(db, _)| db).filter(|db| names::is_mirror(db)).collect())
     }
 
     /// Follows the databases that this node owns, until `stop` is cancelled.
@@ -161,17 +127,14 @@ impl Upstream {
         let mut pause = FIRST_PAUSE;
         loop {
             let began = Instant::now();
-            let lost = match self.follow_all().await {
-                Ok(never) => match never {},
-                Err(lost) => lost,
-            };
+            let Err(end) = self.follow_all().await;
             if began.elapsed() > LONGEST_PAUSE {
                 pause = FIRST_PAUSE;
             }
-            if let Lost::Upstream(_) = &lost {
-                self.condition.set(Condition::Silent(lost.to_string()));
+            if let End::Upstream(error) = &end {
+                self.condition.set(Condition::Silent(error.of_server()));
             }
-            tracing::warn!(upstream = %self.address, error = %lost, "cannot follow the upstream; retrying in {pause:?}");
+            tracing::warn!(upstream = %self.address, error = %end, "cannot follow the upstream; retrying in {pause:?}");
             self.sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -184,12 +147,12 @@ impl Upstream {
         runtime.sleep(about.mul_f64(0.75 + part as f64 / 2_000.0)).await;
     }
 
-    async fn follow_all(&self) -> Result<std::convert::Infallible, Lost> {
+    async fn follow_all(&self) -> Result<Infallible, End> {
         let settings = self.settings.get();
         let server = self
             .address
             .server(&settings.defaults, &self.client)
-            .map_err(|error| Lost::Upstream(Error::Local(error.to_string())))?;
+            .map_err(|error| Error::Local(error.to_string()))?;
         let welcome = server::welcome(&server).await?;
         let version = welcome.version.unwrap_or_default();
         let uuid = welcome.uuid.unwrap_or_default();
@@ -222,7 +185,7 @@ impl Upstream {
         server: &Peer,
         look: &Notify,
         following: &watch::Sender<bool>,
-    ) -> Result<std::convert::Infallible, Lost> {
+    ) -> Result<Infallible, End> {
         loop {
             match self.read_updates(server, look, following).await {
                 Ok(()) => self.sleep(SHORTEST_SCAN).await,
@@ -249,27 +212,22 @@ impl Upstream {
         look: &Notify,
         following: &watch::Sender<bool>,
     ) -> Result<(), Error> {
-        #[derive(Deserialize)]
-        struct Update {
-            db_name: Option<String>,
-        }
-        let mut answer = server.send(&server::database_updates(server)).await?;
+        let mut updates = Updates::open(server, "now").await?;
         following.send_replace(true);
         look.notify_one();
-        let mut splitter = Splitter::new(Shape::Lines, UPDATE_BYTES);
-        while let Some(piece) = answer.chunk().await? {
+        loop {
             let mut interesting = false;
-            let parsed = splitter.push(&piece, |text| -> Result<(), String> {
-                let update: Update = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-                interesting |= update.db_name.is_some_and(|name| names::is_replicator(&name));
+            let goes_on = updates.next(|update| {
+                interesting |= update.database.is_some_and(|name| names::is_replicator(&name));
                 Ok(())
             });
-            parsed.map_err(|cause| answer.malformed(cause))?;
+            if !goes_on.await? {
+                return Ok(());
+            }
             if interesting {
                 look.notify_one();
             }
         }
-        Ok(())
     }
 
     /// Follows all existing databases that this node owns.
@@ -278,7 +236,7 @@ impl Upstream {
         server: &Peer,
         look: &Notify,
         mut updates: watch::Receiver<bool>,
-    ) -> Result<std::convert::Infallible, Lost> {
+    ) -> Result<Infallible, End> {
         let mut owners = self.ownership.changes();
         let mut followed: BTreeMap<String, Followed> = BTreeMap::new();
         let mut tasks: JoinSet<(String, End)> = JoinSet::new();
@@ -333,7 +291,7 @@ impl Upstream {
     }
 
     /// The databases that this node may have to follow: the upstream's, and those with a mirror, which may have been deleted.
-    async fn databases(&self, server: &Peer) -> Result<BTreeSet<String>, Lost> {
+    async fn databases(&self, server: &Peer) -> Result<BTreeSet<String>, End> {
         let mut names: BTreeSet<String> = server::replicator_databases(server).await?.into_iter().collect();
         let (store, keys) = (&self.store, &self.keys);
         // Sorts before all mirrors.
@@ -341,10 +299,7 @@ impl Upstream {
         loop {
             let from = after.as_str();
             let page = store.transact(|tx| async move { databases::list(&tx, keys, Some(from), PAGE).await });
-            let page = page.await.map_err(|error| match error {
-                documents::Error::Queue(error) => Lost::Store(error),
-                error => Lost::Store(documents::corrupt("database list", error)),
-            })?;
+            let page = page.await?;
             let mirrors = page.iter().map_while(|(db, _)| db.strip_prefix(names::MIRROR_PREFIX));
             names.extend(mirrors.map(str::to_owned));
             match page.last() {
@@ -387,7 +342,7 @@ impl Upstream {
     }
 
     /// Whether to follow a database again soon, after this end.
-    async fn may_go_on(&self, server: &Peer, name: &str, end: End) -> Result<bool, Lost> {
+    async fn may_go_on(&self, server: &Peer, name: &str, end: End) -> Result<bool, End> {
         match end {
             End::Gone => {
                 tracing::info!(

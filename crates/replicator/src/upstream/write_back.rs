@@ -13,11 +13,12 @@ use serde_json::{Map, Value};
 use turnwise_outbound::Error;
 use turnwise_store::Watch;
 
-use super::follow::{End, Follower};
-use super::rows::{Owed, list_owed, read_seen, write_owed, write_seen};
+use super::apply::End;
+use super::follow::Follower;
+use super::rows::{Owed, list_owed};
 use super::server::{self, BulkDocsRow};
 use super::service::Upstream;
-use crate::documents::{read, write::REPLICATION};
+use crate::documents::{DocTx, write::REPLICATION};
 
 /// States per request.
 const BATCH: usize = 50;
@@ -89,15 +90,15 @@ impl Follower {
                         next_us = Some(now_us);
                         break;
                     }
-                    let (rev, mut state) =
-                        (read_seen(&tx, keys, db, &id).await?, read::body(&tx, keys, db, &id).await?);
+                    let doc = DocTx { tx: &tx, keys, db, id: &id };
+                    let (rev, mut state) = (doc.seen().await?, doc.body().await?);
                     state.retain(|name, _| REPLICATION.contains(&name.as_str()));
                     match rev {
                         Some(rev) if state.contains_key("_replication_state") => {
                             due.insert(id, Due { owed, rev, state });
                         }
                         // It runs again, or was deleted: no state is owed.
-                        _ => tx.clear(keys.mirror_owed(db, &id))?,
+                        _ => doc.clear_owed()?,
                     }
                 }
                 Ok::<_, turnwise_queue::Error>((due, next_us, sequence))
@@ -188,14 +189,15 @@ impl Follower {
             .transact(|tx| async move {
                 for (id, became) in results {
                     let Some(Due { owed, rev, .. }) = due.get(*id) else { continue };
-                    if read_seen(&tx, keys, db, id).await?.as_deref() != Some(rev) {
+                    let doc = DocTx { tx: &tx, keys, db, id };
+                    if doc.seen().await?.as_deref() != Some(rev) {
                         // The mirror has the document's next revision, and has dropped the owed state of this one.
                         continue;
                     }
                     match became {
                         WriteResult::Written(now) => {
-                            write_seen(&tx, keys, db, id, now)?;
-                            tx.clear(keys.mirror_owed(db, id))?;
+                            doc.write_seen(now)?;
+                            doc.clear_owed()?;
                         }
                         WriteResult::Changed | WriteResult::Refused(_) => {
                             let attempts = owed.attempts.saturating_add(1);
@@ -203,7 +205,7 @@ impl Follower {
                                 FIRST_PAUSE.saturating_mul(1 << (attempts - 1).min(20)).min(LONGEST_PAUSE);
                             let pause_us = i64::try_from(pause.as_micros()).unwrap_or(i64::MAX);
                             let due_us = now_us.saturating_add(pause_us);
-                            write_owed(&tx, keys, db, id, &Owed { due_us, attempts })?;
+                            doc.write_owed(&Owed { due_us, attempts })?;
                         }
                     }
                 }

@@ -172,7 +172,8 @@ async fn of_several_nodes_one_makes_a_check() {
     let clock = running.world.documents.clock.clone();
     // Advances only to the first check, plus the time in which both nodes read it: the next check is a minute later.
     let tx = running.world.store().begin().await.unwrap();
-    let row = schedule::read_row(&tx, running.world.keys(), DB, "a").await.unwrap().unwrap();
+    let doc = DocTx { tx: &tx, keys: running.world.keys(), db: DB, id: "a" };
+    let row = doc.row().await.unwrap().unwrap();
     let away_us = (row.check_us.unwrap() - clock.now_us()).max(0).unsigned_abs();
     clock.advance(Duration::from_micros(away_us));
     let checked = async {

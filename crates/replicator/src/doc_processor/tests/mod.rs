@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::{Claim, Context, Job, State, jobs, workers};
-use turnwise_store::Runtime;
+use turnwise_store::{Isolation, RangeRead, Runtime};
 
 use super::*;
 use crate::documents::tests::World as Documents;
