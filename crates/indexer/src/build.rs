@@ -12,8 +12,9 @@ use http::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
+use turnwise_replicator::encode;
 
-use crate::database::{Database, Error, design_path, segment};
+use crate::database::{Database, Error, design_path};
 
 /// The time between two looks at how far a build is.
 const LOOK: Duration = Duration::from_secs(1);
@@ -208,7 +209,7 @@ pub(crate) async fn queries(
         partitions = partition_names(database).await?.into_iter().map(Some).collect();
     }
     let prefix = |partition: &Option<String>| match partition {
-        Some(partition) => format!("_partition/{}/", segment(partition)),
+        Some(partition) => format!("_partition/{}/", encode(partition)),
         None => String::new(),
     };
     let view = names(Kind::Views).into_iter().chain(names(Kind::Mango)).next();
@@ -216,12 +217,12 @@ pub(crate) async fn queries(
         let prefix = prefix(partition);
         queries.extend(
             view.iter().map(|view| {
-                format!("{prefix}{path}/_view/{}?limit=0&reduce=false&update=true", segment(view))
+                format!("{prefix}{path}/_view/{}?limit=0&reduce=false&update=true", encode(view))
             }),
         );
         let of_kind = |path_of_kind: &str, kind: Kind| -> Vec<String> {
             let query =
-                |index: &String| format!("{prefix}{path}/{path_of_kind}/{}?q=*:*&limit=1", segment(index));
+                |index: &String| format!("{prefix}{path}/{path_of_kind}/{}?q=*:*&limit=1", encode(index));
             names(kind).iter().map(query).collect()
         };
         queries.extend(of_kind("_search", Kind::Search));
@@ -243,7 +244,7 @@ async fn partition_names(database: &Database) -> Result<Vec<String>, Error> {
     let mut found: Vec<String> = Vec::new();
     let mut from = String::new();
     while found.len() < MAX_PARTITIONS {
-        let start = segment(&Value::String(from.clone()).to_string());
+        let start = encode(&Value::String(from.clone()).to_string());
         let page = database.get(&format!("_all_docs?limit=1&startkey={start}")).await?;
         let Some(id) = page["rows"][0]["id"].as_str() else { break };
         match id.split_once(':') {

@@ -11,8 +11,8 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_'
 /// The longest path and query. Servers and proxies reject a request line over 8 kB; the rest is for the database's own URL.
 pub(crate) const URL_BYTES: usize = 7 * 1024;
 
-/// A path segment or a query value.
-pub(crate) fn encode(text: &str) -> String {
+/// A path segment or a query value, percent-encoded.
+pub fn encode(text: &str) -> String {
     utf8_percent_encode(text, PLAIN).to_string()
 }
 

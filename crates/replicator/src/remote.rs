@@ -23,6 +23,8 @@ const ANSWER_BYTES: usize = 64 << 20;
 const INFO_BYTES: usize = 8 << 20;
 /// The largest row of the updates, which are short.
 const UPDATE_BYTES: usize = 64 << 10;
+/// Names per request.
+const NAMES: usize = 1_000;
 /// The most databases whose sequences one request returns: servers accept no more.
 pub const MAX_SEQS: usize = 100;
 /// Concurrent requests, where each database needs one.
@@ -30,7 +32,7 @@ const AT_ONCE: usize = 8;
 
 /// A server. Cheap to clone.
 #[derive(Clone)]
-pub struct Remote(Peer);
+pub struct Remote(pub(crate) Peer);
 
 impl fmt::Debug for Remote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -105,9 +107,22 @@ impl Remote {
         self.0.send(&Request::get(path)).await?.json(INFO_BYTES).await
     }
 
-    /// The path of a database.
-    pub fn path(database: &str) -> String {
-        encode(database)
+    /// A page of the names of databases, and where the next one begins: `from` of the next call.
+    ///
+    /// # Errors
+    /// Those of [`Remote::request`].
+    pub async fn databases(&self, from: Option<String>) -> Result<(Vec<String>, Option<String>), Error> {
+        let mut query = Query::of([("limit", &NAMES.to_string())]);
+        if let Some(from) = &from {
+            // The start key comes again: a server that supports `skip` may not support `startkey`, and the other way round.
+            query.add("startkey", &json!(from).to_string());
+        }
+        let request = Request::get(query.on("_all_dbs")).uncounted();
+        let names: Vec<String> = self.0.send(&request).await?.json(ANSWER_BYTES).await?;
+        // A server without pages has returned everything.
+        let next = names.iter().max().filter(|last| names.len() == NAMES && Some(*last) > from.as_ref());
+        let next = next.cloned();
+        Ok((names, next))
     }
 
     /// The current position of the feed of updates.

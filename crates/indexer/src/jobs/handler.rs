@@ -9,14 +9,14 @@ use http::Method;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
-use turnwise_replicator::Seq;
+use turnwise_replicator::{Seq, encode};
 use turnwise_store::Runtime;
 use turnwise_worker::{JobContext, JobHandler, Outcome};
 
 use super::index::token;
 use super::{Building, Built, Index, Indexing, Info, Server};
 use crate::build::{left, queries};
-use crate::database::{Database, Error, design_path, segment};
+use crate::database::{Database, Error, design_path};
 use crate::{Kind, is_automatic};
 
 /// The time between two reports of how far a build is.
@@ -243,7 +243,7 @@ async fn size_bytes(database: &Database, index: &Index, indexes: &[String]) -> u
     };
     let mut bytes = 0;
     for name in indexes.iter().take(MAX_SIZES) {
-        let info: Value = database.get(&format!("{path}/{info}/{}", segment(name))).await.unwrap_or_default();
+        let info: Value = database.get(&format!("{path}/{info}/{}", encode(name))).await.unwrap_or_default();
         bytes += info["search_index"]["disk_size"].as_u64().unwrap_or(0);
     }
     bytes

@@ -14,18 +14,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use turnwise_outbound::Error;
 use turnwise_queue::parking::{self, ParkedJob};
-use turnwise_queue::{Keyspace, Parked, jobs};
-use turnwise_store::Store;
+use turnwise_queue::{Job, Parked, jobs};
 use turnwise_worker::Live;
 
 use super::Multiplex;
 use crate::doc_processor::Settings;
+use crate::parked_jobs::ParkedJobs;
 use crate::remote::{MAX_SEQS, Remote, Update, Updates};
 use crate::seq::Seq;
 use crate::spec::{JOB_TYPE, Replication};
@@ -83,8 +82,7 @@ enum End {
 pub(super) struct Feed {
     pub multiplex: Multiplex,
     pub settings: Live<Settings>,
-    pub store: Store,
-    pub keys: Keyspace,
+    pub jobs: ParkedJobs,
     pub group: String,
     /// Notified when jobs have parked.
     pub parked: Arc<Notify>,
@@ -131,14 +129,13 @@ impl Feed {
     pub fn new(
         multiplex: Multiplex,
         settings: Live<Settings>,
-        store: Store,
-        keys: Keyspace,
+        jobs: ParkedJobs,
         group: String,
         parked: Arc<Notify>,
     ) -> Self {
         let state = State::default();
         *lock(&state.comparing) = Some(Comparing::default());
-        Feed { multiplex, settings, store, keys, group, parked, state }
+        Feed { multiplex, settings, jobs, group, parked, state }
     }
 
     /// Follows the feed until there is no reason to, and looks at the targets meanwhile.
@@ -243,45 +240,29 @@ impl Feed {
     async fn job(&self, after: Option<&ParkedJob>) -> Option<(ParkedJob, Replication)> {
         let mut after = after.cloned();
         loop {
-            let (keys, group, from) = (&self.keys, &self.group, after.as_ref());
-            let found = self
-                .tried(|tx| async move {
-                    let Some(parked) = parking::list(&tx, keys, JOB_TYPE, group, from, 1).await?.pop() else {
-                        return Ok(None);
-                    };
-                    let job = match jobs::get(&tx, keys, JOB_TYPE, &parked.id).await? {
-                        Some(job) => Some((jobs::options(&tx, keys, &job).await?, job.spec.tenant)),
-                        None => None,
-                    };
-                    Ok(Some((parked, job)))
-                })
-                .await;
-            let (parked, job) = found?;
-            let replication = job.and_then(|(options, tenant)| self.replication(&options, &tenant));
-            match replication {
-                Some(replication) => return Some((parked, replication)),
-                // Its options are not valid any more; the job's next run reports that.
-                None => {
-                    self.record(std::slice::from_ref(&parked), &[]).await;
-                    after = Some(parked);
-                }
+            let parked = self.jobs.list(&self.group, after.as_ref(), 1).await.pop()?;
+            if let Some((replication, _)) = self.replication(&parked.id).await {
+                return Some((parked, replication));
             }
+            // Its options are not valid any more; the job's next run reports that.
+            self.jobs.record(std::slice::from_ref(&parked), &[]).await;
+            after = Some(parked);
         }
     }
 
-    /// The replication of a job; `None` if its options are not valid any more.
-    pub(super) fn replication(&self, options: &RawValue, tenant: &str) -> Option<Replication> {
+    /// The replication of a job; `None` if its options are not valid any more, or the job is gone.
+    pub(super) async fn replication(&self, id: &str) -> Option<(Replication, Job)> {
+        let keys = &self.jobs.keys;
+        let found = self.jobs.tried(|tx| async move {
+            match jobs::get(&tx, keys, JOB_TYPE, id).await? {
+                Some(job) => Ok(Some((jobs::options(&tx, keys, &job).await?, job))),
+                None => Ok(None),
+            }
+        });
+        let (options, job) = found.await?;
         let object: Map<String, Value> = serde_json::from_str(options.get()).ok()?;
-        Some(Replication::parse(&object, &self.settings.get().defaults).ok()?.of_tenant(tenant))
-    }
-
-    /// Runs a transaction until it succeeds.
-    pub(super) async fn tried<T, F, Fut>(&self, transaction: F) -> T
-    where
-        F: Fn(turnwise_store::Transaction) -> Fut,
-        Fut: Future<Output = turnwise_queue::Result<T>>,
-    {
-        super::service::tried(&self.store, transaction).await
+        let replication = Replication::parse(&object, &self.settings.get().defaults).ok()?;
+        Some((replication.of_tenant(&job.tenant), job))
     }
 
     /// Reads the feed, and records what has changed.
@@ -349,10 +330,11 @@ impl Feed {
                 self.state.has_news.notified().await;
                 continue;
             }
-            let (keys, group, names) = (&self.keys, &self.group, &names);
+            let (keys, group, names) = (&self.jobs.keys, &self.group, &names);
             let woken = self
+                .jobs
                 .tried(|tx| async move {
-                    let now_us = self.store.runtime().now_us();
+                    let now_us = self.jobs.store.runtime().now_us();
                     let mut woken = 0;
                     for name in names {
                         let at = Parked { group: group.clone(), key: name.to_string() };
@@ -404,7 +386,7 @@ impl Feed {
                     }
                     () = tokio::time::sleep_until(sweep) => break,
                     () = tokio::time::sleep(EMPTY_FOR) => {
-                        if !self.page(None, 1).await.is_empty() {
+                        if !self.jobs.list(&self.group, None, 1).await.is_empty() {
                             empty_since = None;
                         } else if empty_since.replace(Instant::now()).is_some() {
                             return End::Left(Left::Empty);
@@ -427,14 +409,14 @@ impl Feed {
             };
             // Jobs that have never been compared do not wait for all other jobs.
             self.compare_unwatched(server).await?;
-            let page = self.page(after.as_ref(), PAGE).await;
+            let page = self.jobs.list(&self.group, after.as_ref(), PAGE).await;
             if page.is_empty() {
                 let mut comparing = lock(&self.state.comparing);
                 let again = comparing.take().is_some_and(|done| done.again);
                 *comparing = again.then(Comparing::default);
             } else {
                 let changed = self.changed(server, &page).await?;
-                self.record(&changed, &[]).await;
+                self.jobs.record(&changed, &[]).await;
                 lock(&self.state.comparing).get_or_insert_default().after = page.last().cloned();
             }
             tokio::time::sleep(PAGE_PAUSE).await;
@@ -443,24 +425,15 @@ impl Feed {
 
     async fn compare_unwatched(&self, server: &Remote) -> Result<(), Error> {
         loop {
-            let (keys, group) = (&self.keys, &self.group);
-            let page = self
-                .tried(|tx| async move { parking::unwatched(&tx, keys, JOB_TYPE, group, PAGE).await })
-                .await;
+            let page = self.jobs.unwatched(&self.group, PAGE).await;
             if page.is_empty() {
                 return Ok(());
             }
             let changed = self.changed(server, &page).await?;
             let (changed, same): (Vec<ParkedJob>, Vec<ParkedJob>) =
                 page.into_iter().partition(|job| changed.contains(job));
-            self.record(&changed, &same).await;
+            self.jobs.record(&changed, &same).await;
         }
-    }
-
-    /// A page of the group's jobs.
-    pub(super) async fn page(&self, after: Option<&ParkedJob>, limit: usize) -> Vec<ParkedJob> {
-        let (keys, group) = (&self.keys, &self.group);
-        self.tried(|tx| async move { parking::list(&tx, keys, JOB_TYPE, group, after, limit).await }).await
     }
 
     /// Returns the jobs whose databases have changed since they parked, or were deleted. Watches these databases from now on.
@@ -502,31 +475,5 @@ impl Feed {
             changed.extend(jobs);
         }
         Ok(changed)
-    }
-
-    /// Wakes the jobs in `changed`, and removes the unwatched mark from those in `same`.
-    pub(super) async fn record(&self, changed: &[ParkedJob], same: &[ParkedJob]) {
-        let mut done = 0;
-        let all: Vec<(&ParkedJob, bool)> =
-            changed.iter().map(|job| (job, true)).chain(same.iter().map(|job| (job, false))).collect();
-        while done < all.len() {
-            let (keys, rest) = (&self.keys, &all[done..]);
-            done += self
-                .tried(|tx| async move {
-                    let now_us = self.store.runtime().now_us();
-                    for (n, (job, changed)) in rest.iter().enumerate() {
-                        if n == WAKE_BATCH || n > 0 && !tx.has_room() {
-                            return Ok(n);
-                        }
-                        if *changed {
-                            parking::wake(&tx, keys, JOB_TYPE, job, now_us).await?;
-                        } else {
-                            parking::settle(&tx, keys, JOB_TYPE, job).await?;
-                        }
-                    }
-                    Ok(rest.len())
-                })
-                .await;
-        }
     }
 }

@@ -292,7 +292,7 @@ impl Upstream {
 
     /// The databases that this node may have to follow: the upstream's, and those with a mirror, which may have been deleted.
     async fn databases(&self, server: &Peer) -> Result<BTreeSet<String>, End> {
-        let mut names: BTreeSet<String> = server::replicator_databases(server).await?.into_iter().collect();
+        let mut names = server::replicator_databases(server).await?;
         let (store, keys) = (&self.store, &self.keys);
         // Sorts before all mirrors.
         let mut after = names::MIRROR_PREFIX.to_owned();

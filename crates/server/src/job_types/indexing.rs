@@ -5,6 +5,7 @@ use std::sync::Arc;
 use turnwise_config::Config;
 use turnwise_indexer::jobs::{Handler, Indexing, JOB_TYPE, Service};
 use turnwise_policy::backoff::OnLost;
+use turnwise_replicator::ParkedJobs;
 use turnwise_replicator::ownership::Ownership;
 use turnwise_worker::{QueueRules, Tunables};
 
@@ -28,7 +29,8 @@ pub(crate) async fn start(
 ) -> Result<Option<JobType>, StartError> {
     let (store, keys) = (start.opened.store.clone(), start.keys.clone());
     let handler = Handler::new(indexing.clone(), store.runtime().clone());
-    let watch = Service { store, keys, indexing: indexing.clone(), ownership: ownership.clone() };
+    let jobs = ParkedJobs { store, keys, job_type: JOB_TYPE };
+    let watch = Service { jobs, indexing: indexing.clone(), ownership: ownership.clone() };
     let job_type = match indexing.max_jobs() {
         0 => None,
         max_jobs => {

@@ -8,7 +8,7 @@ use turnwise_replicator::doc_processor::DocProcessor;
 use turnwise_replicator::multiplex::{self, Mode, Multiplex};
 use turnwise_replicator::ownership::Ownership;
 use turnwise_replicator::upstream::{Condition, Upstream};
-use turnwise_replicator::{Handler, JOB_TYPE, Metrics};
+use turnwise_replicator::{Handler, JOB_TYPE, Metrics, ParkedJobs};
 use turnwise_worker::{Live, QueueRules, Tunables};
 
 use super::{JobType, Start};
@@ -75,8 +75,7 @@ pub(crate) async fn start(
         },
     );
     let parked = multiplex::Service {
-        store: store.clone(),
-        keys: keys.clone(),
+        jobs: ParkedJobs { store: store.clone(), keys: keys.clone(), job_type: JOB_TYPE },
         multiplex,
         settings: settings.clone(),
         ownership: ownership.clone(),
