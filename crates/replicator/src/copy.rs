@@ -77,7 +77,7 @@ impl Copier {
         tally: Tally,
     ) -> Self {
         let target_is_pouchdb = on_target.is_pouchdb();
-        let at_once = (replication.http_connections / replication.worker_processes).max(1);
+        let at_once = (replication.settings.http_connections / replication.settings.worker_processes).max(1);
         let pace = Arc::new(Pace::new(replication));
         Self {
             fetcher: Fetcher::new(source.clone(), replication, Arc::clone(&pace)),
@@ -86,7 +86,7 @@ impl Copier {
                 target.clone(),
                 target_is_pouchdb,
                 at_once,
-                replication.missing_doc_retry,
+                replication.settings.missing_doc_retry,
             ),
             target,
             target_is_pouchdb,

@@ -71,5 +71,5 @@ pub use remote::{MAX_SEQS, Remote, Update, Updates};
 pub use replication_id::ReplicationId;
 pub use report::{REPLICATION_ID_VERSION, Report, Session};
 pub use seq::Seq;
-pub use spec::{Defaults, Filter, JOB_TYPE, Replication, UserCtx};
+pub use spec::{Defaults, Filter, JOB_TYPE, Replication};
 pub use stats::Stats;

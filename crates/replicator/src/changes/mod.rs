@@ -240,7 +240,7 @@ impl Reader {
             passed_on: since.clone(),
             since,
             pace,
-            longest_id: replication.max_document_id_length.unwrap_or(usize::MAX),
+            longest_id: replication.settings.max_document_id_length.unwrap_or(usize::MAX),
             out,
             batch: Batch::new(0, FeedDocs::new(source.waiting_bytes())),
             patience: Patience::new(source.timeout(), Instant::now()),

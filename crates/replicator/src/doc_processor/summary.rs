@@ -87,9 +87,9 @@ impl Summary {
             target_proxy: replication.target.proxy().map(ToString::to_string),
             database,
             doc_id,
-            user: replication.user_ctx.name.clone(),
+            user: replication.user.clone(),
             continuous: replication.continuous,
-            checkpoint_interval: u64::try_from(replication.checkpoint_interval.as_millis())
+            checkpoint_interval: u64::try_from(replication.settings.checkpoint_interval.as_millis())
                 .unwrap_or(u64::MAX),
             start_time_us: now_us,
         }
@@ -103,7 +103,7 @@ pub(super) fn shown(endpoint: &Endpoint) -> String {
 
 /// The tenant of a request without a document: the user that it names.
 pub fn request_tenant(replication: &Replication) -> String {
-    let user = replication.user_ctx.name.clone().filter(|user| !user.is_empty());
+    let user = replication.user.clone().filter(|user| !user.is_empty());
     user.unwrap_or_else(|| NOBODY.to_owned())
 }
 

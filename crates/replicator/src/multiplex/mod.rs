@@ -166,7 +166,7 @@ impl Multiplex {
     /// Where a run of the job `id` could park; `None` if it cannot.
     pub fn prospect(&self, id: &str, replication: &Replication) -> Option<Prospect> {
         // Without checkpoints, the next run would start from the beginning.
-        if !replication.continuous || !replication.use_checkpoints || self.mode() == Mode::Off {
+        if !replication.continuous || !replication.settings.use_checkpoints || self.mode() == Mode::Off {
             return None;
         }
         let at = Parked { group: group::of(replication)?, key: replication.source.database() };

@@ -115,7 +115,7 @@ impl Peers {
         let (id, info, target_info) =
             future::try_join3(id, database::info(source), database::open_target(&target, replication))
                 .await?;
-        let checkpoints = if replication.use_checkpoints {
+        let checkpoints = if replication.settings.use_checkpoints {
             Some(Checkpoints::find([(source, &info), (&target, &target_info)], &id.base).await?)
         } else {
             None

@@ -149,7 +149,7 @@ impl<'a> Run<'a> {
         let mut target_is_read = false;
         let infos = (&info, &target_info);
         let mut read_target = pin!(self.copier.read_target(self.replication, infos, &start));
-        let interval = self.replication.checkpoint_interval;
+        let interval = self.replication.settings.checkpoint_interval;
         let mut clock = tokio::time::interval_at(Instant::now() + interval, interval);
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // A filter owes nothing before the end of its feed.
@@ -162,7 +162,7 @@ impl<'a> Run<'a> {
             }
             self.look_ahead(&mut drive);
             let going_on = drive.ending.is_none();
-            let room = drive.in_flight.len() < source.reduced(self.replication.worker_processes);
+            let room = drive.in_flight.len() < source.reduced(self.replication.settings.worker_processes);
             let deadline = drive.ending.as_ref().map(|(_, deadline)| *deadline);
             let happened = tokio::select! {
                 () = self.context.stop.cancelled(), if going_on => Happened::Stop,
@@ -197,7 +197,7 @@ impl<'a> Run<'a> {
     }
 
     fn begin(&mut self, source: &Peer, info: &Info) -> Drive<'a> {
-        let verify_after = verify_after(self.replication.checkpoint_interval);
+        let verify_after = verify_after(self.replication.settings.checkpoint_interval);
         let question = database::pending(source.clone(), info.clone(), self.account.ask_pending());
         let wait = if self.replication.continuous { Duration::ZERO } else { PROGRESS_BAR };
         Drive {
@@ -254,7 +254,7 @@ impl<'a> Run<'a> {
             self.say_idle(false);
         }
         if continuous && drive.in_flight.is_empty() && self.copier.tally.unread.revisions() > 0 {
-            let interval = self.replication.checkpoint_interval;
+            let interval = self.replication.settings.checkpoint_interval;
             let pause = (interval * INCOMPLETE_INTERVALS).max(drive.began.elapsed() * INCOMPLETE_READS);
             drive.again_at.get_or_insert_with(|| Instant::now() + pause);
         }
