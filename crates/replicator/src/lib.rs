@@ -57,6 +57,7 @@ mod spec;
 mod stats;
 mod unread;
 pub mod upstream;
+mod waits;
 mod write;
 
 pub use context::Context;

@@ -26,6 +26,7 @@ use super::entries::{self, Entry};
 use super::schedule::{self, Doc, Row, RowState};
 use super::{Settings, corrupt, ended, finish_deletion, parse, sweep};
 use crate::documents::{DocTx, Error, Result, Revision, databases, read, rows, write::Slot};
+use crate::waits::{or_never, sleep_about, until_stopped};
 use crate::{Replication, replication_id};
 
 /// The most concurrent requests to sources.
@@ -76,23 +77,16 @@ pub struct DocProcessor {
 impl DocProcessor {
     /// Runs until `stop` is cancelled. All its work is recorded in the store, so the next run continues what a crash interrupts.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
+        until_stopped(stop, async move {
             let this = Arc::new(self);
-            let work = async {
-                tokio::join!(this.finish_deletions(), this.resolve_all(), this.check_filters(), this.sweep())
-            };
-            tokio::select! {
-                () = stop.cancelled() => {}
-                _ = work => {}
-            }
+            tokio::join!(this.finish_deletions(), this.resolve_all(), this.check_filters(), this.sweep());
         })
     }
 
     async fn finish_deletions(&self) {
         loop {
             self.finish_deletions_once().await;
-            self.pause(DELETIONS_INTERVAL).await;
+            sleep_about(&**self.store.runtime(), DELETIONS_INTERVAL).await;
         }
     }
 
@@ -127,15 +121,8 @@ impl DocProcessor {
                     DELETIONS_INTERVAL
                 }
             };
-            self.pause(pause).await;
+            sleep_about(&**self.store.runtime(), pause).await;
         }
-    }
-
-    /// Sleeps for about this long, so that nodes that started together do not do the same work at the same time.
-    async fn pause(&self, about: Duration) {
-        let runtime = self.store.runtime();
-        let part = runtime.random() % 1_000;
-        runtime.sleep(about.mul_f64(0.75 + part as f64 / 2_000.0)).await;
     }
 
     async fn resolve_all(self: &Arc<Self>) {
@@ -162,18 +149,6 @@ impl DocProcessor {
                     (Some(runtime.now_us().saturating_add(duration_us(ERROR_PAUSE))), None)
                 }
             };
-            let sleep = async {
-                match next_us {
-                    Some(next_us) => runtime.sleep_until(next_us).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let wake = async {
-                match wake {
-                    Some(wake) => wake.await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 Some(done) = tasks.join_next() => match done {
                     Ok(entry) => { in_flight.remove(&entry); }
@@ -184,8 +159,8 @@ impl DocProcessor {
                         tasks = JoinSet::new();
                     }
                 },
-                () = sleep => {}
-                () = wake => {}
+                () = or_never(next_us.map(|next_us| runtime.sleep_until(next_us))) => {}
+                () = or_never(wake) => {}
             }
         }
     }

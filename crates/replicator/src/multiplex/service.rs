@@ -18,6 +18,7 @@ use crate::JOB_TYPE;
 use crate::doc_processor::Settings;
 use crate::ownership::Ownership;
 use crate::parked_jobs::ParkedJobs;
+use crate::waits::until_stopped;
 
 /// The pause after a bug has ended a feed.
 const PANIC_PAUSE: Duration = Duration::from_secs(1);
@@ -73,13 +74,7 @@ enum Ended {
 impl Service {
     /// Watches until `stop` is cancelled.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = self.watch() => {}
-            }
-        })
+        until_stopped(stop, async move { self.watch().await })
     }
 
     async fn watch(&self) {

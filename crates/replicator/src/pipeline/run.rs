@@ -3,10 +3,10 @@
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use futures::future::{self, BoxFuture};
+use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use turnwise_outbound::{Error, Peer};
 
 use super::account::Account;
@@ -22,6 +22,7 @@ use crate::database::{self, Info};
 use crate::report::Report;
 use crate::seq::Seq;
 use crate::spec::{Filter, Replication};
+use crate::waits::or_never;
 
 /// A one-shot run that ends sooner needs no progress bar, and so does not ask for the number of pending changes. This
 /// saves one request, which matters for small databases.
@@ -166,11 +167,11 @@ impl<'a> Run<'a> {
             let deadline = drive.ending.as_ref().map(|(_, deadline)| *deadline);
             let happened = tokio::select! {
                 () = self.context.stop.cancelled(), if going_on => Happened::Stop,
-                () = until(drive.idle_at), if going_on => Happened::Quiet,
+                () = or_never(drive.idle_at.map(sleep_until)), if going_on => Happened::Quiet,
                 step = drive.parking.next(), if going_on => Happened::Parking(step),
                 error = &mut too_slow, if going_on && !self.replication.continuous => Happened::TooSlow(error),
-                () = until(drive.again_at), if going_on => Happened::Again,
-                () = until(deadline) => return drive.ending.map_or(Ending::Stopped, |(ending, _)| ending),
+                () = or_never(drive.again_at.map(sleep_until)), if going_on => Happened::Again,
+                () = or_never(deadline.map(sleep_until)) => return drive.ending.map_or(Ending::Stopped, |(ending, _)| ending),
                 end = &mut reader, if drive.last_seq.is_none() && going_on => Happened::FeedEnded(end),
                 () = &mut read_target, if !target_is_read && going_on => {
                     target_is_read = true;
@@ -179,9 +180,9 @@ impl<'a> Run<'a> {
                 batch = batches.recv(), if room && !drive.drained && going_on => Happened::Read(batch),
                 Some(done) = drive.in_flight.next() => Happened::Copied(done),
                 _ = clock.tick(), if going_on => Happened::Tick,
-                () = tokio::time::sleep_until(drive.verify_at), if going_on && self.checkpoints.is_some() => Happened::Verify,
-                recorded = of(&mut drive.checkpointing) => Happened::Recorded(Box::new(recorded)),
-                pending = of(&mut drive.asking), if going_on => Happened::Pending(pending),
+                () = sleep_until(drive.verify_at), if going_on && self.checkpoints.is_some() => Happened::Verify,
+                recorded = or_never(drive.checkpointing.as_mut()) => Happened::Recorded(Box::new(recorded)),
+                pending = or_never(drive.asking.as_mut()), if going_on => Happened::Pending(pending),
             };
             let failure = self.handle(&mut drive, happened);
             if drive.last_seq.is_some() {
@@ -441,22 +442,6 @@ async fn write(mut checkpoints: Checkpoints, log: Log) -> (Checkpoints, Result<O
 async fn verify(mut checkpoints: Checkpoints) -> (Checkpoints, Result<Option<Seq>, Error>) {
     let verified = checkpoints.verify().await;
     (checkpoints, verified.map(|()| None))
-}
-
-/// Waits for a future; without one, forever.
-async fn of<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) -> T {
-    match future {
-        Some(future) => future.await,
-        None => future::pending().await,
-    }
-}
-
-/// Waits until a moment; without one, forever.
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
-        None => future::pending().await,
-    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use crate::doc_processor::Settings;
 use crate::documents::{databases, names};
 use crate::ownership::Ownership;
 use crate::remote::Updates;
+use crate::waits::{sleep_about, until_stopped};
 
 /// The first pause before the next request to an upstream that did not respond; it doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -114,13 +115,7 @@ impl Upstream {
 
     /// Follows the databases that this node owns, until `stop` is cancelled.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = self.keep_following() => {}
-            }
-        })
+        until_stopped(stop, async move { self.keep_following().await })
     }
 
     async fn keep_following(&self) {
@@ -140,11 +135,8 @@ impl Upstream {
         }
     }
 
-    /// Sleeps for about this long, so that nodes that lost the same server do not all return at the same time.
     async fn sleep(&self, about: Duration) {
-        let runtime = self.store.runtime();
-        let part = runtime.random() % 1_000;
-        runtime.sleep(about.mul_f64(0.75 + part as f64 / 2_000.0)).await;
+        sleep_about(&**self.store.runtime(), about).await;
     }
 
     async fn follow_all(&self) -> Result<Infallible, End> {

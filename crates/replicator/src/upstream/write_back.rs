@@ -19,6 +19,7 @@ use super::rows::{Owed, list_owed};
 use super::server::{self, BulkDocsRow};
 use super::service::Upstream;
 use crate::documents::{DocTx, write::REPLICATION};
+use crate::waits::or_never;
 
 /// States per request.
 const BATCH: usize = 50;
@@ -58,15 +59,9 @@ impl Follower {
                 self.write_states(due).await?;
                 continue;
             }
-            let later = async {
-                match next_us {
-                    Some(next_us) => runtime.sleep_until(next_us).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 () = wake => {}
-                () = later => {}
+                () = or_never(next_us.map(|next_us| runtime.sleep_until(next_us))) => {}
             }
         }
     }

@@ -1,0 +1,33 @@
+//! What the services and runs of a node share: how they wait, and how they end.
+
+use std::time::Duration;
+
+use futures::future::{self, BoxFuture};
+use tokio_util::sync::CancellationToken;
+use turnwise_store::Runtime;
+
+/// Waits for a future; without one, forever.
+pub(crate) async fn or_never<F: Future>(future: Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => future::pending().await,
+    }
+}
+
+/// Does the work of a service, which never ends by itself, until `stop` is cancelled.
+///
+/// Boxed, so that the crates that await it do not compile it again.
+pub(crate) fn until_stopped(
+    stop: CancellationToken,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        stop.run_until_cancelled(work).await;
+    })
+}
+
+/// Sleeps for about this long, so that nodes that started together, or lost the same server, do not all go on at the same time.
+pub(crate) async fn sleep_about(runtime: &dyn Runtime, about: Duration) {
+    let part = runtime.random() % 1_000;
+    runtime.sleep(about.mul_f64(0.75 + part as f64 / 2_000.0)).await;
+}
