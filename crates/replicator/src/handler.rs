@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use turnwise_outbound::{Client, FieldError};
-use turnwise_queue::{Job, Keyspace, MAX_INFO_BYTES, Parked};
+use turnwise_queue::{Job, Keyspace, MAX_INFO_BYTES, Parked, Result as QueueResult};
 use turnwise_store::{Runtime, Transaction};
 use turnwise_worker::{JobContext, JobHandler, Live, Outcome};
 
@@ -91,12 +91,7 @@ impl JobHandler for Handler {
         }
     }
 
-    async fn ended(
-        &self,
-        tx: &Transaction,
-        keys: &Keyspace,
-        job: Option<&Job>,
-    ) -> turnwise_queue::Result<()> {
+    async fn ended(&self, tx: &Transaction, keys: &Keyspace, job: Option<&Job>) -> QueueResult<()> {
         match job {
             Some(job) => doc_processor::job_ended(tx, keys, job, self.runtime.now_us()).await,
             None => Ok(()),

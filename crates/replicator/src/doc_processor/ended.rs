@@ -1,12 +1,10 @@
 //! Writes a job's end into its document.
 
 use serde_json::{Map, Value, json};
-use turnwise_queue::{Job, Keyspace, State};
+use turnwise_queue::{Job, Keyspace, Result, State, timestamp};
 use turnwise_store::Transaction;
 
 use super::schedule::{Row, RowState};
-use turnwise_queue::timestamp;
-
 use super::{Summary, corrupt, remove_job};
 use crate::documents::{DocTx, databases, rows, write::Slot};
 
@@ -17,12 +15,7 @@ const CANCELLED: &str =
 /// Writes the end of a job into its document, within the transaction that ended it, and removes the job's record.
 /// Writes nothing for jobs that their documents have released. Does nothing for jobs without a document, and before a
 /// job's end.
-pub async fn job_ended(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job: &Job,
-    now_us: i64,
-) -> turnwise_queue::Result<()> {
+pub async fn job_ended(tx: &Transaction, keys: &Keyspace, job: &Job, now_us: i64) -> Result<()> {
     if !job.state().is_final() {
         return Ok(());
     }
@@ -56,7 +49,7 @@ fn complete(
     mut body: Map<String, Value>,
     job: &Job,
     now_us: i64,
-) -> turnwise_queue::Result<()> {
+) -> Result<()> {
     let info = job.info.as_deref().map(|info| serde_json::from_str(info.get()));
     let mut stats: Map<String, Value> =
         info.transpose().map_err(|_| corrupt("job info"))?.unwrap_or_default();
@@ -77,7 +70,7 @@ pub(super) fn fail(
     mut body: Map<String, Value>,
     reason: &str,
     now_us: i64,
-) -> turnwise_queue::Result<()> {
+) -> Result<()> {
     set_state(&mut body, "failed", now_us);
     body.insert("_replication_state_reason".into(), json!(reason));
     body.shift_remove("_replication_stats");
@@ -95,7 +88,7 @@ fn end(
     state: RowState,
     body: &Map<String, Value>,
     now_us: i64,
-) -> turnwise_queue::Result<()> {
+) -> Result<()> {
     let doc = slot.doc;
     if let Some(check_us) = row.check_us {
         doc.tx.clear(doc.keys.filter_check(check_us, doc.db, doc.id))?;

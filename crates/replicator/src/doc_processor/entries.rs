@@ -1,7 +1,7 @@
 //! Entries of the indexes of documents for which something is due at a time: unresolved documents, and filter checks.
 
-use turnwise_queue::Keyspace;
 use turnwise_queue::keyspace::KeyRange;
+use turnwise_queue::{Keyspace, Result};
 use turnwise_store::{Runtime, Transaction};
 
 use super::corrupt;
@@ -28,7 +28,7 @@ pub(super) async fn unresolved(
     keys: &Keyspace,
     index: KeyRange,
     limit: usize,
-) -> turnwise_queue::Result<Vec<Entry>> {
+) -> Result<Vec<Entry>> {
     first(tx, index, limit, |key| keys.parse_unresolved(key).ok_or_else(|| corrupt("unresolved key"))).await
 }
 
@@ -37,8 +37,8 @@ pub(super) async fn first(
     tx: &Transaction,
     index: KeyRange,
     limit: usize,
-    parse: impl Fn(&[u8]) -> turnwise_queue::Result<(i64, String, String)>,
-) -> turnwise_queue::Result<Vec<Entry>> {
+    parse: impl Fn(&[u8]) -> Result<(i64, String, String)>,
+) -> Result<Vec<Entry>> {
     let entry = |key: &[u8]| {
         let (due_us, db, id) = parse(key)?;
         Ok(Entry { due_us, db, id })

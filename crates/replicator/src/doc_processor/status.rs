@@ -3,12 +3,10 @@
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
-use turnwise_queue::{Job, Keyspace, State, jobs};
+use turnwise_queue::{Job, Keyspace, Result as QueueResult, State, jobs, timestamp};
 use turnwise_store::Transaction;
 
 use super::schedule::{Row, RowState};
-use turnwise_queue::timestamp;
-
 use super::{Nodes, Summary, corrupt};
 use crate::documents::{DocTx, Result, databases, rows};
 use crate::spec::JOB_TYPE;
@@ -106,7 +104,7 @@ async fn of_row(
     nodes: &mut Nodes,
     row: Row,
     now_us: i64,
-) -> turnwise_queue::Result<Status> {
+) -> QueueResult<Status> {
     let ended = matches!(row.state, RowState::Completed | RowState::Failed);
     let mut status = Status {
         database: db.to_owned(),

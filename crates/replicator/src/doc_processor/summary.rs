@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 use turnwise_outbound::{Endpoint, FieldError};
-use turnwise_queue::{Error as QueueError, Job, JobSpec, Keyspace, NewJob, jobs};
+use turnwise_queue::{Error as QueueError, Job, JobSpec, Keyspace, NewJob, Result as QueueResult, jobs};
 use turnwise_store::Transaction;
 
 use crate::Replication;
@@ -118,18 +118,16 @@ pub fn new_job(
     body: &Map<String, Value>,
     now_us: i64,
 ) -> Result<NewJob> {
-    for (field, endpoint) in [("source", &replication.source), ("target", &replication.target)] {
-        let bytes = shown(endpoint).len();
-        if bytes > MAX_URL_BYTES {
-            let problem = format!("has a URL of {bytes} bytes; at most {MAX_URL_BYTES} are allowed");
-            return Err(Error::field(FieldError::new(field, problem)));
-        }
-    }
     let summary = Summary::new(replication, origin, now_us);
-    for (field, proxy) in [("source_proxy", &summary.source_proxy), ("target_proxy", &summary.target_proxy)] {
-        let bytes = proxy.as_ref().map_or(0, String::len);
-        if bytes > MAX_PROXY_BYTES {
-            let problem = format!("has a URL of {bytes} bytes; at most {MAX_PROXY_BYTES} are allowed");
+    let bytes = |proxy: &Option<String>| proxy.as_ref().map_or(0, String::len);
+    for (field, bytes, most) in [
+        ("source", summary.source.len(), MAX_URL_BYTES),
+        ("target", summary.target.len(), MAX_URL_BYTES),
+        ("source_proxy", bytes(&summary.source_proxy), MAX_PROXY_BYTES),
+        ("target_proxy", bytes(&summary.target_proxy), MAX_PROXY_BYTES),
+    ] {
+        if bytes > most {
+            let problem = format!("has a URL of {bytes} bytes; at most {most} are allowed");
             return Err(Error::field(FieldError::new(field, problem)));
         }
     }
@@ -172,12 +170,7 @@ fn options(body: &Map<String, Value>) -> Map<String, Value> {
 }
 
 /// Whether a job has the same options as `new`.
-pub async fn same_options(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job: &Job,
-    new: &NewJob,
-) -> turnwise_queue::Result<bool> {
+pub async fn same_options(tx: &Transaction, keys: &Keyspace, job: &Job, new: &NewJob) -> QueueResult<bool> {
     let old = jobs::options(tx, keys, job).await?;
     let value = |options: &RawValue| serde_json::from_str::<Value>(options.get()).ok();
     Ok(value(&old) == value(&new.options))

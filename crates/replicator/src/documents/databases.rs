@@ -1,7 +1,7 @@
 //! Creates, lists and deletes databases.
 
 use serde::{Deserialize, Serialize};
-use turnwise_queue::Keyspace;
+use turnwise_queue::{Keyspace, Result as QueueResult};
 use turnwise_store::{KeyValue, Transaction};
 
 use super::error::corrupt;
@@ -34,20 +34,12 @@ pub async fn create(tx: &Transaction, keys: &Keyspace, db: &str, now_us: i64) ->
 }
 
 /// A database, even one that is being deleted.
-pub(crate) async fn find_any(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-) -> turnwise_queue::Result<Option<Database>> {
+pub(crate) async fn find_any(tx: &Transaction, keys: &Keyspace, db: &str) -> QueueResult<Option<Database>> {
     rows::read(tx, &keys.database(db), "database row").await
 }
 
 /// A database, if it exists and is not being deleted.
-pub(crate) async fn find(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-) -> turnwise_queue::Result<Option<Database>> {
+pub(crate) async fn find(tx: &Transaction, keys: &Keyspace, db: &str) -> QueueResult<Option<Database>> {
     Ok(find_any(tx, keys, db).await?.filter(|database| !database.deleting))
 }
 
@@ -74,7 +66,7 @@ pub async fn list(
     keys: &Keyspace,
     after: Option<&str>,
     limit: usize,
-) -> turnwise_queue::Result<Vec<(String, Database)>> {
+) -> QueueResult<Vec<(String, Database)>> {
     let (mut begin, end) = keys.databases();
     if let Some(after) = after {
         begin = turnwise_store::key::successor(&keys.database(after));

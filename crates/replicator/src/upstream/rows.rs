@@ -1,7 +1,7 @@
 //! The rows of a mirror: see the keyspace's `("mirror", …)`.
 
 use serde::{Deserialize, Serialize};
-use turnwise_queue::Keyspace;
+use turnwise_queue::{Keyspace, Result};
 use turnwise_store::{KeyValue, Transaction};
 
 use crate::Seq;
@@ -27,47 +27,38 @@ pub struct Owed {
     pub attempts: u32,
 }
 
-pub(super) async fn read_mirror(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-) -> turnwise_queue::Result<Option<Mirror>> {
+pub(super) async fn read_mirror(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<Option<Mirror>> {
     rows::read(tx, &keys.mirror(db), "mirror row").await
 }
 
-pub(super) fn write_mirror(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    mirror: &Mirror,
-) -> turnwise_queue::Result<()> {
+pub(super) fn write_mirror(tx: &Transaction, keys: &Keyspace, db: &str, mirror: &Mirror) -> Result<()> {
     Ok(tx.set(keys.mirror(db), rows::encode(mirror))?)
 }
 
 impl DocTx<'_> {
     /// The upstream's revision that the document of a mirror has.
-    pub(super) async fn seen(self) -> turnwise_queue::Result<Option<String>> {
+    pub(super) async fn seen(self) -> Result<Option<String>> {
         rows::read(self.tx, &self.keys.mirror_seen(self.db, self.id), "mirrored revision").await
     }
 
-    pub(super) fn write_seen(self, rev: &str) -> turnwise_queue::Result<()> {
+    pub(super) fn write_seen(self, rev: &str) -> Result<()> {
         Ok(self.tx.set(self.keys.mirror_seen(self.db, self.id), rows::encode(&rev))?)
     }
 
     /// Records that the document's state must be written back, if its database is a mirror.
-    pub(crate) fn owe(self, now_us: i64) -> turnwise_queue::Result<()> {
+    pub(crate) fn owe(self, now_us: i64) -> Result<()> {
         match names::is_mirror(self.db) {
             true => self.write_owed(&Owed { due_us: now_us, attempts: 0 }),
             false => Ok(()),
         }
     }
 
-    pub(super) fn write_owed(self, owed: &Owed) -> turnwise_queue::Result<()> {
+    pub(super) fn write_owed(self, owed: &Owed) -> Result<()> {
         Ok(self.tx.set(self.keys.mirror_owed(self.db, self.id), rows::encode(owed))?)
     }
 
     /// No state must be written back.
-    pub(super) fn clear_owed(self) -> turnwise_queue::Result<()> {
+    pub(super) fn clear_owed(self) -> Result<()> {
         Ok(self.tx.clear(self.keys.mirror_owed(self.db, self.id))?)
     }
 }
@@ -78,7 +69,7 @@ pub(super) async fn list_owed(
     keys: &Keyspace,
     db: &str,
     limit: usize,
-) -> turnwise_queue::Result<Vec<(String, Owed)>> {
+) -> Result<Vec<(String, Owed)>> {
     let owed = |(key, value): &KeyValue| {
         let id = keys.parse_mirror_owed(key).ok_or_else(|| corrupt("owed key", "not a tuple of four"))?;
         Ok((id, rows::decode("owed row", value)?))

@@ -75,7 +75,7 @@ async fn changed_code_replaces_a_running_job_by_one_with_the_new_id() {
     until(&running, async || running.job_of("a").await == old).await;
     assert_eq!(running.world.job().await.id, old);
     let (world, _) = running.stop().await;
-    assert_eq!(crate::check::check_rows(world.keys(), &world.rows().await), []);
+    assert_eq!(check_rows(world.keys(), &world.rows().await), []);
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn code_that_becomes_that_of_another_document_fails_the_later_one() {
     assert_eq!(running.world.get("b").await.body["_replication_state_reason"], json!(reason));
     assert_eq!(running.world.job().await.id, id);
     let (world, _) = running.stop().await;
-    assert_eq!(crate::check::check_rows(world.keys(), &world.rows().await), []);
+    assert_eq!(check_rows(world.keys(), &world.rows().await), []);
 }
 
 #[tokio::test]
@@ -154,7 +154,7 @@ async fn a_response_about_a_changed_or_ended_document_is_discarded() {
     assert_eq!(running.world.job().await.id, id_with("other", "new"));
     assert_ne!(running.world.job().await.id, id);
     let (world, _) = running.stop().await;
-    assert_eq!(crate::check::check_rows(world.keys(), &world.rows().await), []);
+    assert_eq!(check_rows(world.keys(), &world.rows().await), []);
 }
 
 #[tokio::test]
