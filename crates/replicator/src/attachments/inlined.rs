@@ -13,7 +13,6 @@ use turnwise_outbound::{Answer, Error, Fault};
 
 use super::parts::Parts;
 use super::stubs;
-use super::with_document::{too_long, too_short};
 use crate::multipart;
 
 /// The most attachment bytes of one document that are held together. The caller has checked the sizes, so more is an error.
@@ -102,13 +101,13 @@ async fn related(mut parts: Parts<&mut Parts<Answer>>) -> Result<Whole, Error> {
         let mut content = Vec::with_capacity(stub.length as usize);
         while let Some(piece) = parts.data().await? {
             if content.len() + piece.len() > stub.length as usize {
-                return Err(parts.malformed(too_long(stub.length)));
+                return Err(parts.malformed(stub.too_long()));
             }
             content.extend_from_slice(&piece);
         }
         let left = stub.length - content.len() as u64;
         if left > 0 {
-            return Err(parts.fault(Fault::BrokeOff(too_short(left, stub.length))));
+            return Err(parts.fault(Fault::BrokeOff(stub.too_short(left))));
         }
         write_attachment(&mut doc, fields, &content);
     }

@@ -29,6 +29,7 @@ use crate::stats::Tally;
 
 use frame::Body;
 pub(crate) use inlined::Insides;
+use stubs::Stub;
 pub(crate) use stubs::{Head, Summary, summary};
 use turnwise_outbound::{BodyError, Error, Fault, Optional, Peer, PeerError, Side, Upload, beginning};
 pub(crate) use with_document::absent;
@@ -303,8 +304,28 @@ impl Filler {
         let _ = self.pieces.send(Ok(piece.into())).await;
     }
 
-    /// Whether the request has ended, so that no more data need be read.
-    fn is_closed(&self) -> bool {
-        self.pieces.is_closed()
+    /// Sends an attachment from `body`, as it arrives, after the data before it. Returns whether the request goes on; if it has ended, no
+    /// more data need be read.
+    async fn attachment(
+        &self,
+        stub: &Stub,
+        before: Vec<u8>,
+        body: &mut impl parts::Body,
+    ) -> Result<bool, Error> {
+        self.send(before).await;
+        let mut left = stub.length;
+        while let Some(piece) = body.piece().await? {
+            if self.pieces.is_closed() {
+                return Ok(false);
+            }
+            left = left
+                .checked_sub(piece.len() as u64)
+                .ok_or_else(|| body.fault(Fault::Malformed(stub.too_long())))?;
+            self.send(piece).await;
+        }
+        match left {
+            0 => Ok(true),
+            left => Err(body.fault(Fault::BrokeOff(stub.too_short(left)))),
+        }
     }
 }

@@ -4,7 +4,6 @@ use turnwise_outbound::{Error, Fault, Request};
 
 use super::frame::{Frame, frame};
 use super::stubs::{self, Stub};
-use super::with_document::{too_long, too_short};
 use super::{Copier, CopyResult, Filler, Revision};
 use crate::query::{DocName, Query, doc_path, encode_segment};
 use crate::stats::Tally;
@@ -75,19 +74,8 @@ impl Copier {
             // wait for another one.
             let request = Request::get(query.on(&path)).accept("*/*").uncounted();
             let mut answer = self.source.send(&request).await?;
-            filler.send(before).await;
-            let mut left = stub.length;
-            while let Some(piece) = answer.chunk().await? {
-                if filler.is_closed() {
-                    return Ok(());
-                }
-                left = left
-                    .checked_sub(piece.len() as u64)
-                    .ok_or_else(|| answer.malformed(too_long(stub.length)))?;
-                filler.send(piece).await;
-            }
-            if left > 0 {
-                return Err(answer.fault(Fault::BrokeOff(too_short(left, stub.length))));
+            if !filler.attachment(stub, before, &mut answer).await? {
+                return Ok(());
             }
         }
         filler.send(frame.end).await;
