@@ -8,10 +8,9 @@
 use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
-use http::{Method, StatusCode};
+use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tokio::sync::watch;
 use turnwise_replicator::encode;
 
 use crate::database::{Database, Error, design_path};
@@ -99,18 +98,18 @@ pub struct Building {
 ///
 /// # Errors
 /// The server refuses a query, as for a view that does not compile; or the build makes no progress.
-pub async fn build(
+pub(crate) async fn build(
     database: &Database,
     name: &str,
     design: &Map<String, Value>,
-    progress: &watch::Sender<Building>,
+    progress: impl Fn(Building),
 ) -> Result<(), Error> {
     let queries = queries(database, name, design, &Kind::ALL).await?;
     if queries.is_empty() {
         return Ok(());
     }
     let total = left(database, name).await?;
-    progress.send_replace(Building { total, left: total });
+    progress(Building { total, left: total });
     let (mut passes, mut failures, mut least) = (0, 0, total);
     while passes < MAX_PASSES {
         let begun = Instant::now();
@@ -120,7 +119,7 @@ pub async fn build(
                 tokio::time::sleep(LOOK).await;
                 // What cannot be read now shows at the next look.
                 if let Ok(left) = left(database, name).await {
-                    progress.send_replace(Building { total: total.max(left), left });
+                    progress(Building { total: total.max(left), left });
                 }
             }
         };
@@ -147,7 +146,7 @@ pub async fn build(
             Err(error) => return Err(error),
         }
         let left = left(database, name).await?;
-        progress.send_replace(Building { total: total.max(left), left });
+        progress(Building { total: total.max(left), left });
         // Other copies of the shards may still be behind the ones that have answered.
         if left == 0 || took <= SHORT_PASS && left <= total / 100 {
             return Ok(());
@@ -160,14 +159,19 @@ pub async fn build(
     ))
 }
 
-/// The changes that the views of a design document lack, on all copies of all shards; 0 if it has no views.
-pub(crate) async fn left(database: &Database, name: &str) -> Result<u64, Error> {
+/// What the server tells about the index of the views of a design document; `None` if it has no views.
+async fn view_index(database: &Database, name: &str) -> Result<Option<Value>, Error> {
     match database.get(&format!("{}/_info", design_path(name))).await {
-        Ok(info) => Ok(info["view_index"]["updates_pending"]["total"].as_u64().unwrap_or(0)),
-        // A design document without views has no index of views.
-        Err(Error::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(0),
+        Ok(info) => Ok(Some(info["view_index"].clone())),
+        Err(error) if error.is_missing() => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The changes that the views of a design document lack, on all copies of all shards; 0 if it has no views.
+pub(crate) async fn left(database: &Database, name: &str) -> Result<u64, Error> {
+    let info = view_index(database, name).await?;
+    Ok(info.and_then(|info| info["updates_pending"]["total"].as_u64()).unwrap_or(0))
 }
 
 /// Waits until the index of the views is on the disk. CouchDB closes it when one of the design documents that have it goes. It is then
@@ -175,12 +179,7 @@ pub(crate) async fn left(database: &Database, name: &str) -> Result<u64, Error> 
 pub(crate) async fn committed(database: &Database, name: &str) -> Result<(), Error> {
     let begun = Instant::now();
     while begun.elapsed() < MAX_COMMIT {
-        let info = match database.get(&format!("{}/_info", design_path(name))).await {
-            // It has no views.
-            Err(Error::Refused { status: StatusCode::NOT_FOUND, .. }) => return Ok(()),
-            info => info?,
-        };
-        if info["view_index"]["waiting_commit"] != true {
+        if view_index(database, name).await?.is_none_or(|info| info["waiting_commit"] != true) {
             break;
         }
         tokio::time::sleep(LOOK_AT_COMMIT).await;

@@ -10,7 +10,7 @@
 //! continues.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
@@ -22,7 +22,7 @@ use turnwise_queue::parking::{self, ParkedJob};
 use turnwise_queue::{Job, Parked, jobs};
 use turnwise_worker::Live;
 
-use super::Multiplex;
+use super::{Multiplex, lock};
 use crate::doc_processor::Settings;
 use crate::parked_jobs::ParkedJobs;
 use crate::remote::{MAX_SEQS, Remote, Update, Updates};
@@ -118,10 +118,6 @@ struct Comparing {
     after: Option<ParkedJob>,
     /// It starts again afterwards, because the feed broke meanwhile.
     again: bool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Feed {

@@ -108,8 +108,10 @@ struct Inner {
 }
 
 /// A group, as runs use it.
+#[derive(Default)]
 struct Group {
-    last_check: Mutex<CheckResult>,
+    /// Whether its server offers `_db_updates`, and how long that is valid; `None` before the first check.
+    last_check: Mutex<Option<(bool, Instant)>>,
     /// Held during a check of the server; concurrent runs wait for the same result.
     asking: tokio::sync::Mutex<()>,
 }
@@ -121,33 +123,18 @@ struct InVain {
     last: Instant,
 }
 
-/// The result of a group's last check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CheckResult {
-    Unknown,
-    Open { until: Instant },
-    Closed { until: Instant },
-}
-
-impl CheckResult {
-    /// Whether the server offers `_db_updates`, if that was checked and is still valid.
-    fn answer(self) -> Option<bool> {
-        let now = Instant::now();
-        match self {
-            CheckResult::Open { until } => (until > now).then_some(true),
-            CheckResult::Closed { until } => (until > now).then_some(false),
-            CheckResult::Unknown => None,
-        }
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The result of a check, if there was one and it is still valid.
+fn valid(check: Option<(bool, Instant)>) -> Option<bool> {
+    check.filter(|(_, until)| *until > Instant::now()).map(|(is_open, _)| is_open)
+}
+
 impl Group {
     fn answer(&self) -> Option<bool> {
-        lock(&self.last_check).answer()
+        valid(*lock(&self.last_check))
     }
 }
 
@@ -187,9 +174,7 @@ impl Multiplex {
                 return None;
             }
         }
-        let unknown =
-            || Group { last_check: Mutex::new(CheckResult::Unknown), asking: tokio::sync::Mutex::default() };
-        Some(groups.entry(group.to_owned()).or_insert_with(|| Arc::new(unknown())).clone())
+        Some(groups.entry(group.to_owned()).or_default().clone())
     }
 
     /// The number of groups that are considered open.
@@ -200,7 +185,7 @@ impl Multiplex {
     /// Records that a group's server does not offer `_db_updates`, or cannot be watched here.
     fn close(&self, group: &str) {
         if let Some(group) = self.group(group) {
-            *lock(&group.last_check) = CheckResult::Closed { until: Instant::now() + CLOSED_FOR };
+            *lock(&group.last_check) = Some((false, Instant::now() + CLOSED_FOR));
         }
     }
 
@@ -266,13 +251,12 @@ impl Prospect {
                 (false, UNKNOWN_FOR)
             }
         };
-        let until = Instant::now() + lasts;
         let mut last_check = lock(&group.last_check);
         // The service has found meanwhile that the group cannot be watched.
-        if last_check.answer() == Some(false) {
+        if valid(*last_check) == Some(false) {
             return false;
         }
-        *last_check = if answer { CheckResult::Open { until } } else { CheckResult::Closed { until } };
+        *last_check = Some((answer, Instant::now() + lasts));
         answer
     }
 
