@@ -1,12 +1,13 @@
 //! One database of the upstream: creates its mirror, and fills it from the changes.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tokio::time::Instant;
-use turnwise_outbound::{Answer, Error, Fault, Peer};
+use tokio::time::{Instant, timeout};
+use turnwise_outbound::{Fault, Peer};
 use turnwise_queue::Keyspace;
 use turnwise_store::Transaction;
 
@@ -148,7 +149,7 @@ impl Follower {
     }
 
     /// Reads the changes until the upstream ends them.
-    async fn read(&self, mut since: Seq) -> Result<std::convert::Infallible, End> {
+    async fn read(&self, mut since: Seq) -> Result<Infallible, End> {
         loop {
             let opened = Instant::now();
             match self.read_feed(&mut since).await {
@@ -174,15 +175,13 @@ impl Follower {
         let mut splitter = Splitter::new(Shape::Lines, DOCUMENT_BYTES);
         let (mut batch, mut bytes) = (Vec::new(), 0);
         loop {
-            let piece = match next_piece(&mut answer, !batch.is_empty()).await? {
-                Next::Piece(piece) => piece,
-                Next::Quiet => {
-                    self.apply(&mut batch, since).await?;
-                    bytes = 0;
-                    continue;
-                }
-                Next::End => break,
+            let wait = if batch.is_empty() { Duration::MAX } else { LINGER };
+            let Ok(piece) = timeout(wait, answer.chunk()).await else {
+                self.apply(&mut batch, since).await?;
+                bytes = 0;
+                continue;
             };
+            let Some(piece) = piece? else { break };
             let parsed = splitter.push(&piece, |text| -> Result<(), String> {
                 let change = parse(text)?;
                 bytes += text.len();
@@ -212,26 +211,6 @@ impl Follower {
         batch.clear();
         Ok(())
     }
-}
-
-enum Next {
-    Piece(bytes::Bytes),
-    /// Nothing has arrived for a moment.
-    Quiet,
-    End,
-}
-
-async fn next_piece(answer: &mut Answer, rows_wait: bool) -> Result<Next, Error> {
-    let piece = if rows_wait {
-        tokio::select! {
-            biased;
-            piece = answer.chunk() => piece,
-            () = tokio::time::sleep(LINGER) => return Ok(Next::Quiet),
-        }
-    } else {
-        answer.chunk().await
-    };
-    Ok(piece?.map_or(Next::End, Next::Piece))
 }
 
 /// A row of the feed; `None` at its end.

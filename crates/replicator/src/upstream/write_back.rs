@@ -144,29 +144,19 @@ impl Follower {
 
     /// Writes documents together, or one by one if the server rejects all of them because of one.
     async fn write(&self, drafts: &[Map<String, Value>]) -> Result<Vec<BulkDocsRow>, End> {
-        let refusal = match drafts {
-            [] => return Ok(Vec::new()),
-            drafts => match server::write(&self.server, &self.name, drafts).await {
-                Ok(outcomes) => return Ok(outcomes),
-                Err(error) if is_refusal(&error) => error,
-                Err(error) => return Err(error.into()),
-            },
-        };
-        let refused = |draft: &Map<String, Value>, error: &Error| BulkDocsRow {
-            id: draft.get("_id").and_then(Value::as_str).unwrap_or_default().to_owned(),
-            rev: None,
-            error: Some("refused".to_owned()),
-            reason: Some(Value::String(error.of_server())),
-        };
-        if let [draft] = drafts {
-            return Ok(vec![refused(draft, &refusal)]);
-        }
         let mut outcomes = Vec::with_capacity(drafts.len());
-        for draft in drafts {
-            match server::write(&self.server, &self.name, std::slice::from_ref(draft)).await {
-                Ok(written) => outcomes.extend(written),
-                Err(error) if is_refusal(&error) => outcomes.push(refused(draft, &error)),
-                Err(error) => return Err(error.into()),
+        let mut parts: Vec<_> = drafts.chunks(BATCH).collect();
+        while let Some(part) = parts.pop() {
+            match (server::write(&self.server, &self.name, part).await, part) {
+                (Ok(written), _) => outcomes.extend(written),
+                (Err(error), _) if !is_refusal(&error) => return Err(error.into()),
+                (Err(error), [draft]) => outcomes.push(BulkDocsRow {
+                    id: draft.get("_id").and_then(Value::as_str).unwrap_or_default().to_owned(),
+                    rev: None,
+                    error: Some("refused".to_owned()),
+                    reason: Some(Value::String(error.of_server())),
+                }),
+                (Err(_), part) => parts.extend(part.chunks(1)),
             }
         }
         Ok(outcomes)
