@@ -76,25 +76,19 @@ impl Copier {
         on_target: &Info,
         tally: Tally,
     ) -> Self {
-        let target_is_pouchdb = on_target.is_pouchdb();
-        let at_once = (replication.settings.http_connections / replication.settings.worker_processes).max(1);
-        let pace = Arc::new(Pace::new(replication));
+        let (target_is_pouchdb, is_empty) = (on_target.is_pouchdb(), on_target.is_empty());
+        let (settings, pace) = (&replication.settings, Arc::new(Pace::new(replication)));
+        let (from, to) = (source.clone(), target.clone());
         Self {
-            fetcher: Fetcher::new(source.clone(), replication, Arc::clone(&pace)),
-            attachments: attachments::Copier::new(
-                source,
-                target.clone(),
-                target_is_pouchdb,
-                at_once,
-                replication.settings.missing_doc_retry,
-            ),
+            fetcher: Fetcher::new(source, replication, Arc::clone(&pace)),
+            attachments: attachments::Copier::new(from, to, settings, target_is_pouchdb),
             target,
             target_is_pouchdb,
             inline_room: Semaphore::new(INLINE_BATCHES),
             pace,
-            demand: Arc::new(Demand::new(on_target.is_empty())),
+            demand: Arc::new(Demand::new(is_empty)),
             on_target: Arc::default(),
-            fresh: Mutex::new(Fresh::new(on_target.is_empty())),
+            fresh: Mutex::new(Fresh::new(is_empty)),
             tally,
         }
     }

@@ -25,6 +25,7 @@ use tokio::sync::mpsc;
 use crate::database;
 use crate::query::{DocName, doc_path};
 use crate::refusal::passes_over_put;
+use crate::spec::Defaults;
 use crate::stats::Tally;
 
 use frame::Body;
@@ -81,14 +82,9 @@ enum CopyResult {
 }
 
 impl Copier {
-    pub fn new(
-        source: Peer,
-        target: Peer,
-        target_is_pouchdb: bool,
-        at_once: usize,
-        missing_doc_retry: Duration,
-    ) -> Self {
-        Self { source, target, at_once, target_is_pouchdb, missing_doc_retry }
+    pub fn new(source: Peer, target: Peer, settings: &Defaults, target_is_pouchdb: bool) -> Self {
+        let at_once = (settings.http_connections / settings.worker_processes).max(1);
+        Self { source, target, at_once, target_is_pouchdb, missing_doc_retry: settings.missing_doc_retry }
     }
 
     /// Copies all of `revisions`, several concurrently. Returns how many the source did not deliver.
@@ -128,7 +124,10 @@ impl Copier {
                     database::info_once(&self.source).await.map(|_| CopyResult::Absent(error))
                 }
                 // The target compares what it receives with the digest that the source states.
-                Err(error) if is_digest_mismatch(&error) => Ok(CopyResult::Absent(self.corrupt(&revision))),
+                Err(error) if is_digest_mismatch(&error) => {
+                    let problem = "an attachment that does not match its digest".to_owned();
+                    Ok(CopyResult::Absent(self.fault(&revision, Fault::Unexpected(problem))))
+                }
                 attempt => attempt,
             };
             let attempt = match attempt {
@@ -183,9 +182,8 @@ impl Copier {
         }
     }
 
-    /// The error of a revision whose attachments differ from their digests.
-    fn corrupt(&self, revision: &Revision) -> Error {
-        let fault = Fault::Unexpected("an attachment that does not match its digest".to_owned());
+    /// Adds the context of a revision at the source to a fault.
+    fn fault(&self, revision: &Revision, fault: Fault) -> Error {
         self.source.fault(Method::GET, &doc_path(&revision.id), fault)
     }
 

@@ -19,10 +19,8 @@ const ANCESTORS: usize = 50;
 impl Copier {
     /// One attempt to copy `revision` by way of `open_revs` with `multipart/mixed`.
     pub(super) async fn send_whole(&self, revision: &Revision, tally: &Tally) -> Result<CopyResult, Error> {
-        let mut query = Query::default();
-        query.add("open_revs", &serde_json::json!([revision.rev]).to_string());
-        query.add("revs", "true");
-        query.add("latest", "true");
+        let revs = serde_json::json!([revision.rev]).to_string();
+        let mut query = Query::of([("open_revs", &revs), ("revs", "true"), ("latest", "true")]);
         let path = doc_path(&revision.id);
         if !revision.ancestors.is_empty() {
             query.add_some("atts_since", latest(&revision.ancestors).into_iter(), &path);

@@ -133,8 +133,8 @@ async fn write_slot(mut slot: Slot<'_>, settings: &Settings, draft: &Draft, now_
         doc.forget().await?;
         return slot.write(true, &body);
     }
-    match Wish::read(&mut body)? {
-        Wish::Stay(state) => {
+    match ended_state(&mut body)? {
+        Some(state) => {
             // As in CouchDB: a document that has failed may be invalid.
             if state != RowState::Failed {
                 parse(&body, &settings.defaults)?;
@@ -144,7 +144,7 @@ async fn write_slot(mut slot: Slot<'_>, settings: &Settings, draft: &Draft, now_
             doc.write_row(&Row::of_ended(state, &written.rev, &body, now_us))?;
             Ok(written)
         }
-        Wish::Run => {
+        None => {
             let replication = &parse(&body, &settings.defaults)?;
             let written = slot.write(false, &body)?;
             let document =
@@ -168,37 +168,28 @@ pub fn check(settings: &Settings, draft: &Draft) -> Result<()> {
     if draft.deleted || names::is_design(&draft.id) {
         return Ok(());
     }
-    match Wish::read(&mut draft.body.clone())? {
-        Wish::Stay(RowState::Failed) => Ok(()),
+    match ended_state(&mut draft.body.clone())? {
+        Some(RowState::Failed) => Ok(()),
         _ => parse(&draft.body, &settings.defaults).map(|_| ()),
     }
 }
 
-/// What a document requests.
-enum Wish {
-    /// It has ended, and stays so.
-    Stay(RowState),
-    /// It must run.
-    Run,
-}
-
-impl Wish {
-    /// Reads `_replication_state`. Removes the states that old releases wrote while a job ran, which have no meaning.
-    fn read(body: &mut Map<String, Value>) -> Result<Wish> {
-        match body.get("_replication_state") {
-            None => return Ok(Wish::Run),
-            Some(Value::String(state)) => match state.as_str() {
-                "completed" => return Ok(Wish::Stay(RowState::Completed)),
-                "failed" => return Ok(Wish::Stay(RowState::Failed)),
-                "triggered" | "error" => {}
-                _ => return Err(unknown_state()),
-            },
-            Some(Value::Null) => {}
-            Some(_) => return Err(unknown_state()),
-        }
-        body.retain(|name, _| !name.starts_with("_replication_"));
-        Ok(Wish::Run)
+/// The state in which a document says that it has ended; `None` if it must run. Removes the states that old releases wrote while a job
+/// ran, which have no meaning.
+fn ended_state(body: &mut Map<String, Value>) -> Result<Option<RowState>> {
+    match body.get("_replication_state") {
+        None => return Ok(None),
+        Some(Value::String(state)) => match state.as_str() {
+            "completed" => return Ok(Some(RowState::Completed)),
+            "failed" => return Ok(Some(RowState::Failed)),
+            "triggered" | "error" => {}
+            _ => return Err(unknown_state()),
+        },
+        Some(Value::Null) => {}
+        Some(_) => return Err(unknown_state()),
     }
+    body.retain(|name, _| !name.starts_with("_replication_"));
+    Ok(None)
 }
 
 fn unknown_state() -> Error {

@@ -1,23 +1,17 @@
 //! The upstream's address and login.
 
-use serde_json::{Map, Value, json};
-use turnwise_outbound::{Client, FieldError, Peer};
+use serde_json::{Map, json};
+use turnwise_outbound::{Client, FieldError, Peer, Secret};
 
 use crate::{Defaults, Replication};
 
 /// The URL of a CouchDB server, with a login: `http://admin:pw@couch:5984/`. It is never displayed with its password.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
     /// As the user wrote it, with a slash at its end.
-    url: String,
+    url: Secret,
     /// Without the password, for display.
     shown: String,
-}
-
-impl std::fmt::Debug for Address {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.shown)
-    }
 }
 
 /// Displays the URL without its password.
@@ -37,7 +31,7 @@ impl Address {
     /// The error states what would be right. It does not repeat the URL.
     pub fn parse(url: &str) -> Result<Self, FieldError> {
         let url = format!("{}/", url.trim_end_matches('/'));
-        let address = Address { url, shown: String::new() };
+        let address = Address { url: Secret::new(url), shown: String::new() };
         let endpoint = address.replication(&Defaults::default())?.source.redacted_url();
         let shown = endpoint.trim_end_matches('/').trim_end_matches(ANY_DATABASE).to_owned();
         Ok(Address { shown, ..address })
@@ -50,15 +44,13 @@ impl Address {
     }
 
     pub(crate) fn replication(&self, defaults: &Defaults) -> Result<Replication, FieldError> {
-        let database = format!("{}{ANY_DATABASE}", self.url);
-        let body: Map<String, Value> = [("source", json!(database)), ("target", json!(database))]
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
+        let database = json!(format!("{}{ANY_DATABASE}", self.url.reveal()));
+        let body = ["source", "target"].map(|name| (name.to_owned(), database.clone()));
         // `valid_endpoint_protocols` restricts documents only.
         let defaults =
             Defaults { endpoint_schemes: Defaults::default().endpoint_schemes, ..defaults.clone() };
-        Replication::parse(&body, &defaults).map_err(|error| FieldError::new("url", error.problem))
+        Replication::parse(&Map::from_iter(body), &defaults)
+            .map_err(|error| FieldError::new("url", error.problem))
     }
 
     /// The server as a peer for requests.
