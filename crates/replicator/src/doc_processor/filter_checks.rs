@@ -22,14 +22,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use turnwise_queue::Keyspace;
-use turnwise_store::Transaction;
 
 use super::entries::{self, Entry};
 use super::resolve::DocProcessor;
 use super::schedule::{self, Doc, Row, RowState};
 use super::{Settings, corrupt, parse};
-use crate::documents::{Error, Result, Revision, read, rows, write::Slot};
+use crate::documents::{DocTx, Error, Result, Revision, read, rows, write::Slot};
 use crate::{Replication, replication_id};
 
 /// The most concurrent requests to sources. Those for new documents have their own limit.
@@ -123,8 +121,9 @@ impl DocProcessor {
         for entry in &due {
             // Another node's next check has another time in µs, so this time also identifies the claim.
             let next_us = runtime.now_us().saturating_add(period_us(documents, runtime.random()));
-            let claimed =
-                self.store.transact(|tx| async move { claim(&tx, keys, settings, entry, next_us).await });
+            let claimed = self
+                .store
+                .transact(|tx| async move { claim(entry.doc(&tx, keys), settings, entry, next_us).await });
             if let Some(check) = claimed.await? {
                 let this = self.clone();
                 tasks.spawn(async move { this.check(check).await });
@@ -182,7 +181,8 @@ impl DocProcessor {
         let replaced = self
             .store
             .transact(|tx| async move {
-                replace(&tx, keys, settings, check, id, self.store.runtime().now_us()).await
+                let at = check.entry.doc(&tx, keys);
+                replace(at, settings, check, id, self.store.runtime().now_us()).await
             })
             .await;
         match replaced {
@@ -205,21 +205,14 @@ impl DocProcessor {
 
 /// Moves an entry to its next check. Returns the check, or `None` if another node has moved the entry, or its document
 /// has no job any more.
-async fn claim(
-    tx: &Transaction,
-    keys: &Keyspace,
-    settings: &Settings,
-    entry: &Entry,
-    next_us: i64,
-) -> Result<Option<Check>> {
-    let doc = entry.doc(tx, keys);
+async fn claim(doc: DocTx<'_>, settings: &Settings, entry: &Entry, next_us: i64) -> Result<Option<Check>> {
     // The second case is an attempt of this claim with an unknown outcome.
     let is_current = |row: &Row| row.check_us == Some(entry.due_us) || row.check_us == Some(next_us);
     let current = doc.row().await?.filter(is_current);
-    tx.clear(keys.filter_check(entry.due_us, doc.db, doc.id))?;
+    doc.tx.clear(doc.keys.filter_check(entry.due_us, doc.db, doc.id))?;
     let Some(row) = current else { return Ok(None) };
     let (RowState::Scheduled, Some(job)) = (row.state, row.job.clone()) else { return Ok(None) };
-    let body = match read::get(tx, keys, doc.db, doc.id, Some(&row.rev)).await {
+    let body = match read::get(doc.tx, doc.keys, doc.db, doc.id, Some(&row.rev)).await {
         Ok(document) => document.body,
         // The database is being deleted, with all its rows.
         Err(Error::NoDatabase | Error::Missing) => {
@@ -239,15 +232,7 @@ async fn claim(
 
 /// Replaces the job of the document by the job `id`, unless the document, its job or its claim has changed since the
 /// filter was requested.
-async fn replace(
-    tx: &Transaction,
-    keys: &Keyspace,
-    settings: &Settings,
-    check: &Check,
-    id: &str,
-    now_us: i64,
-) -> Result<bool> {
-    let at = check.entry.doc(tx, keys);
+async fn replace(at: DocTx<'_>, settings: &Settings, check: &Check, id: &str, now_us: i64) -> Result<bool> {
     let Some(row) = at.row().await?.filter(|row| {
         row.state == RowState::Scheduled
             && row.rev == check.rev

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use turnwise_outbound::Client;
 use turnwise_queue::Keyspace;
-use turnwise_store::{Isolation, Store, Transaction};
+use turnwise_store::{Isolation, Store};
 use turnwise_worker::Live;
 
 use super::entries::{self, Entry};
@@ -199,10 +199,10 @@ impl DocProcessor {
         // Another node's claim ends at another time in µs, so this time also identifies the claim.
         let apart_us = i64::try_from(runtime.random() % 1_000_000).unwrap_or(0);
         let until_us = runtime.now_us().saturating_add(duration_us(CLAIM) + apart_us);
-        let claimed =
-            self.store.transact(|tx| async move { claim(&tx, keys, settings, entry, until_us).await });
-        let Some((entry, rev, replication)) = claimed.await? else { return Ok(()) };
-        let entry = &entry;
+        let claimed = self.store.transact(|tx| async move {
+            claim(entry.doc(&tx, keys), settings, entry.due_us, until_us).await
+        });
+        let Some((rev, replication)) = claimed.await? else { return Ok(()) };
         let code = match &replication {
             Err(reason) => Err(reason.clone()),
             Ok(replication) if replication_id::needs_filter_code(replication) => {
@@ -214,13 +214,11 @@ impl DocProcessor {
         self.store
             .transact(|tx| async move {
                 let now_us = runtime.now_us();
-                let Some((now_rev, replication)) = waiting(&tx, keys, settings, entry).await? else {
+                let at = entry.doc(&tx, keys);
+                let found = waiting(at, settings, until_us).await?;
+                let Some((_, replication)) = found.filter(|(now_rev, _)| now_rev == rev) else {
                     return Ok(());
                 };
-                if now_rev != *rev {
-                    return Ok(());
-                }
-                let at = entry.doc(&tx, keys);
                 let row = at.row().await?.ok_or_else(|| corrupt("unresolved row"))?;
                 match (&replication, code) {
                     (Ok(replication), Ok(code)) => {
@@ -234,11 +232,11 @@ impl DocProcessor {
                             return started;
                         };
                         // It was valid when it was written, but perhaps under other limits: a retry cannot help.
-                        clear(at, entry)?;
+                        clear(at, until_us)?;
                         Ok(ended::fail(&mut slot, &row, body, &reason, now_us)?)
                     }
                     (Err(reason), _) | (_, Err(reason)) => {
-                        clear(at, entry)?;
+                        clear(at, until_us)?;
                         Ok(at.write_row(&schedule::errored(&row, Some(&row), reason, now_us))?)
                     }
                 }
@@ -256,33 +254,29 @@ impl DocProcessor {
     }
 }
 
+/// A document that waits: its revision, and its replication, if that is still valid.
+type Waiting = (Revision, Result<Replication, String>);
+
 /// Clears the entry of a document that does not wait any more.
-fn clear(doc: DocTx<'_>, entry: &Entry) -> turnwise_queue::Result<()> {
-    Ok(doc.tx.clear(doc.keys.unresolved_entry(entry.due_us, doc.db, doc.id))?)
+fn clear(doc: DocTx<'_>, due_us: i64) -> turnwise_queue::Result<()> {
+    Ok(doc.tx.clear(doc.keys.unresolved_entry(due_us, doc.db, doc.id))?)
 }
 
-/// The document of an entry, if it still waits and no other node has claimed it, and the entry with its new time.
-async fn claim(
-    tx: &Transaction,
-    keys: &Keyspace,
-    settings: &Settings,
-    entry: &Entry,
-    until_us: i64,
-) -> Result<Option<(Entry, Revision, Result<Replication, String>)>> {
-    let claimed = Entry { due_us: until_us, ..entry.clone() };
-    let doc = entry.doc(tx, keys);
+/// Moves the entry of a document to a new time, if the document still waits and no other node has claimed it.
+async fn claim(doc: DocTx<'_>, settings: &Settings, due_us: i64, until_us: i64) -> Result<Option<Waiting>> {
+    let DocTx { tx, keys, db, id } = doc;
     let row = doc.row().await?;
     // By an attempt whose outcome was unknown.
     let is_mine = row.as_ref().is_some_and(|row| row.due_us == Some(until_us));
-    let held = if is_mine { &claimed } else { entry };
-    let Some((rev, replication)) = waiting(tx, keys, settings, held).await? else { return Ok(None) };
+    let held_us = if is_mine { until_us } else { due_us };
+    let Some(found) = waiting(doc, settings, held_us).await? else { return Ok(None) };
     if !is_mine && let Some(row) = row {
-        clear(doc, entry)?;
+        clear(doc, due_us)?;
         // This wakes no other node, because there is no new work.
-        tx.set(keys.unresolved_entry(until_us, &entry.db, &entry.id), bytes::Bytes::new())?;
-        tx.set(keys.replication(&entry.db, &entry.id), rows::encode(&Row { due_us: Some(until_us), ..row }))?;
+        tx.set(keys.unresolved_entry(until_us, db, id), bytes::Bytes::new())?;
+        tx.set(keys.replication(db, id), rows::encode(&Row { due_us: Some(until_us), ..row }))?;
     }
-    Ok(Some((claimed, rev, replication)))
+    Ok(Some(found))
 }
 
 fn duration_us(duration: Duration) -> i64 {
@@ -290,29 +284,22 @@ fn duration_us(duration: Duration) -> i64 {
 }
 
 /// The document of an entry, if it still waits. An entry without a waiting document is cleared.
-async fn waiting(
-    tx: &Transaction,
-    keys: &Keyspace,
-    settings: &Settings,
-    entry: &Entry,
-) -> Result<Option<(Revision, Result<Replication, String>)>> {
-    let doc = entry.doc(tx, keys);
-    let current = doc.row().await?.filter(|row| row.due_us == Some(entry.due_us));
+async fn waiting(doc: DocTx<'_>, settings: &Settings, due_us: i64) -> Result<Option<Waiting>> {
+    let current = doc.row().await?.filter(|row| row.due_us == Some(due_us));
     let Some(Row { state: RowState::Initializing | RowState::Error, rev, .. }) = current else {
-        clear(doc, entry)?;
+        clear(doc, due_us)?;
         return Ok(None);
     };
-    let body = match read::get(tx, keys, doc.db, doc.id, Some(&rev)).await {
+    let body = match read::get(doc.tx, doc.keys, doc.db, doc.id, Some(&rev)).await {
         Ok(document) => document.body,
         // The database is being deleted. The entry would be due, and read again, as long as that takes.
         Err(Error::NoDatabase | Error::Missing) => {
-            clear(doc, entry)?;
+            clear(doc, due_us)?;
             return Ok(None);
         }
         Err(error) => return Err(error),
     };
     // It was valid when it was written; the configuration may have changed since.
     let replication = parse(&body, &settings.defaults).map(|replication| replication.of_tenant(doc.db));
-    let replication = replication.map_err(|error| error.to_string());
-    Ok(Some((rev, replication)))
+    Ok(Some((rev, replication.map_err(|error| error.to_string()))))
 }
