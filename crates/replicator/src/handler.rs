@@ -19,26 +19,19 @@ use crate::{Context, Error, Replication, Report, Stats, doc_processor, replicate
 
 /// Runs replications. A job's options are the JSON object of its document or `_replicate` body.
 pub struct Handler {
-    client: Client,
-    metrics: Arc<Metrics>,
-    settings: Live<Settings>,
-    runtime: Arc<dyn Runtime>,
-    multiplex: Multiplex,
+    /// The connections, which all jobs share.
+    pub client: Client,
+    /// Counts what the runs do.
+    pub metrics: Arc<Metrics>,
+    /// Each run uses the settings at its start.
+    pub settings: Live<Settings>,
+    /// The clock.
+    pub runtime: Arc<dyn Runtime>,
+    /// Jobs that have nothing to do park here, and its owner watches their sources.
+    pub multiplex: Multiplex,
 }
 
 impl Handler {
-    /// A handler whose jobs share the connections of `client`. Each run uses the settings at its start. Jobs that have nothing to do park,
-    /// and the owner of `multiplex` watches their sources.
-    pub fn new(
-        client: Client,
-        metrics: Arc<Metrics>,
-        settings: Live<Settings>,
-        runtime: Arc<dyn Runtime>,
-        multiplex: Multiplex,
-    ) -> Self {
-        Handler { client, metrics, settings, runtime, multiplex }
-    }
-
     /// Runs a job. Returns its report and, if the run parked, where.
     async fn replicate(&self, job: &JobContext) -> Result<(Report, Option<Parked>), Error> {
         let object: Map<String, Value> = serde_json::from_str(job.options.get())

@@ -40,8 +40,10 @@ const MAX_SIZES: usize = 20;
 
 /// Runs indexing jobs.
 pub struct Handler {
-    indexing: Indexing,
-    runtime: Arc<dyn Runtime>,
+    /// The servers.
+    pub indexing: Indexing,
+    /// The clock.
+    pub runtime: Arc<dyn Runtime>,
 }
 
 /// Why there is nothing to build: the result of the job, which ends.
@@ -67,11 +69,6 @@ enum End {
 }
 
 impl Handler {
-    /// A handler for the jobs of these servers.
-    pub fn new(indexing: Indexing, runtime: Arc<dyn Runtime>) -> Self {
-        Handler { indexing, runtime }
-    }
-
     async fn index(&self, job: &JobContext, index: &Index, info: &mut Info) -> Outcome {
         let gone = |gone: Gone| Outcome::completed(&serde_json::json!({ "gone": gone }));
         let Some(server) = self.indexing.server(&index.server) else { return gone(Gone::Server) };

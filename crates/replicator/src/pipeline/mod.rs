@@ -77,7 +77,7 @@ pub fn replicate<'a>(
             }
             let account = Account::new(replication, &copier.tally, checkpoints.as_ref(), &peers.info)
                 .after(context.before.as_ref());
-            let run = Run::new(replication, context, &copier, account, checkpoints);
+            let run = Run { replication, context, copier: &copier, account, checkpoints };
             match run.run(peers.source, (peers.info, peers.target_info)).await {
                 Err(error) if error.is_replaced() && starts_over < STARTS_OVER => tracing::warn!("{error}"),
                 ended => return ended,

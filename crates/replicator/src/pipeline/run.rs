@@ -93,25 +93,15 @@ struct Drive<'a> {
 
 /// The state of one run.
 pub(super) struct Run<'a> {
-    replication: &'a Replication,
-    context: &'a Context,
-    copier: &'a Copier,
-    account: Account<'a>,
+    pub replication: &'a Replication,
+    pub context: &'a Context,
+    pub copier: &'a Copier,
+    pub account: Account<'a>,
     /// `None` while a checkpoint is being written, or if the run uses none.
-    checkpoints: Option<Checkpoints>,
+    pub checkpoints: Option<Checkpoints>,
 }
 
 impl<'a> Run<'a> {
-    pub fn new(
-        replication: &'a Replication,
-        context: &'a Context,
-        copier: &'a Copier,
-        account: Account<'a>,
-        checkpoints: Option<Checkpoints>,
-    ) -> Self {
-        Self { replication, context, copier, account, checkpoints }
-    }
-
     /// Copies until the feed ends, the run is stopped, or something fails.
     pub async fn run(mut self, source: Peer, infos: (Info, Info)) -> Result<Report, crate::Error> {
         self.publish();

@@ -28,7 +28,7 @@ pub(crate) async fn start(
     services: &mut Services,
 ) -> Result<Option<JobType>, StartError> {
     let (store, keys) = (start.opened.store.clone(), start.keys.clone());
-    let handler = Handler::new(indexing.clone(), store.runtime().clone());
+    let handler = Handler { indexing: indexing.clone(), runtime: store.runtime().clone() };
     let jobs = ParkedJobs { store, keys, job_type: JOB_TYPE };
     let watch = Service { jobs, indexing: indexing.clone(), ownership: ownership.clone() };
     let job_type = match indexing.max_jobs() {

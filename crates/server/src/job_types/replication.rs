@@ -48,8 +48,13 @@ pub(crate) async fn start(
     let mode = Live::from(config.multiplex);
     let multiplex = Multiplex::new(client.clone(), mode.clone());
     let metrics = Arc::<Metrics>::default();
-    let (counted, runtime) = (metrics.clone(), store.runtime().clone());
-    let handler = Handler::new(client.clone(), counted, settings.clone(), runtime, multiplex.clone());
+    let handler = Handler {
+        client: client.clone(),
+        metrics: metrics.clone(),
+        settings: settings.clone(),
+        runtime: store.runtime().clone(),
+        multiplex: multiplex.clone(),
+    };
     let worker = start.worker(JOB_TYPE, Arc::new(handler), tune, config.max_jobs.least).await?;
     let upstream = upstream(start, node).await?;
     let processor = DocProcessor {
