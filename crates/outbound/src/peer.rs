@@ -173,22 +173,6 @@ impl Peer {
         Self(Arc::new(Inner::new(side, endpoint, settings, client, shared, scrubber)))
     }
 
-    /// The server of a database; request paths are relative to its root.
-    pub fn server(
-        side: Side,
-        endpoint: &Endpoint,
-        settings: &PeerSettings,
-        scrubber: Arc<Scrubber>,
-        client: &Client,
-    ) -> Self {
-        let parent = |url: &str| {
-            let end = url.trim_end_matches('/').rfind('/').map_or(url.len(), |at| at + 1);
-            url[..end].to_owned()
-        };
-        let inner = Inner::new(side, endpoint, settings, client, Default::default(), scrubber);
-        Self(Arc::new(Inner { base: parent(&inner.base).into(), shown: parent(&inner.shown), ..inner }))
-    }
-
     /// The silence after which a request fails.
     pub fn timeout(&self) -> Duration {
         self.0.timeout

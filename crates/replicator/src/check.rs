@@ -256,33 +256,22 @@ pub fn check_documents_job(keys: &Keyspace, job: &Job, row: Option<&Row>) -> Opt
     (!known).then(|| Finding::new(Invariant::DocumentsJob, &keys.job(JOB_TYPE, &job.id), problem()))
 }
 
-/// The totals over the heads of a database's documents.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Documents that are not deleted.
-    pub documents: u64,
-    /// Tombstones.
-    pub deleted: u64,
-    /// The number of the latest write.
-    pub latest: i64,
-}
-
-impl Tally {
+impl Counters {
     /// Counts a head.
-    pub fn add(&mut self, head: &Head) {
+    pub fn count(&mut self, head: &Head) {
         self.documents += u64::from(!head.deleted);
         self.deleted += u64::from(head.deleted);
-        self.latest = self.latest.max(head.sequence);
+        self.sequence = self.sequence.max(head.sequence);
     }
 }
 
-/// Checks a database that has rows.
+/// Checks a database that has rows. `counted` are the numbers of the heads of its documents.
 pub fn check_database(
     keys: &Keyspace,
     db: &str,
     database: Option<&Database>,
     counters: Option<&Counters>,
-    tally: &Tally,
+    counted: &Counters,
 ) -> Option<Finding> {
     let (key, sequence) = (keys.database(db), keys.sequence(db));
     let Some(database) = database else {
@@ -294,9 +283,8 @@ pub fn check_database(
     let Some(counters) = counters else {
         return Some(Finding::new(Invariant::Counted, &key, "it has no update sequence"));
     };
-    let counted = Counters { sequence: tally.latest, documents: tally.documents, deleted: tally.deleted };
-    let problem = || format!("{} are stored, and the documents are {}", words(counters), words(&counted));
-    (*counters != counted).then(|| Finding::new(Invariant::Counted, &sequence, problem()))
+    let problem = || format!("{} are stored, and the documents are {}", words(counters), words(counted));
+    (counters != counted).then(|| Finding::new(Invariant::Counted, &sequence, problem()))
 }
 
 fn words(Counters { sequence, documents, deleted }: &Counters) -> String {

@@ -2,15 +2,13 @@
 //!
 //! Everything here is repeated until the store does it: parked jobs stay parked meanwhile.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use turnwise_queue::parking::{self, ParkedJob};
 use turnwise_queue::{Job, Keyspace, Parked, Result, jobs};
 use turnwise_store::{Isolation, Store, Transaction, Watch};
 
-/// The pause after an error of the store.
-const ERROR_PAUSE: Duration = Duration::from_secs(1);
+use crate::waits::{ERROR_PAUSE, tried};
+
 /// The most jobs that one transaction wakes.
 const WAKE_BATCH: usize = 100;
 
@@ -32,16 +30,7 @@ impl ParkedJobs {
         F: Fn(Transaction) -> Fut,
         Fut: Future<Output = Result<T>>,
     {
-        loop {
-            match self.store.transact(&transaction).await {
-                Ok(done) => return done,
-                Err(error) => {
-                    let job_type = self.job_type;
-                    tracing::error!(%error, job_type, "cannot read or write which jobs are parked; retrying");
-                }
-            }
-            self.store.runtime().sleep(ERROR_PAUSE).await;
-        }
+        tried(&self.store, "cannot read or write which jobs are parked", transaction).await
     }
 
     /// The value of the key that changes when jobs park.

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use futures::future::{self, BoxFuture};
 use tokio_util::sync::CancellationToken;
-use turnwise_store::Runtime;
+use turnwise_store::{Runtime, Store, Transaction};
+
+/// The pause after an error of the store.
+pub(crate) const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
 /// Waits for a future; without one, forever.
 pub(crate) async fn or_never<F: Future>(future: Option<F>) -> F::Output {
@@ -30,4 +33,19 @@ pub(crate) fn until_stopped(
 pub(crate) async fn sleep_about(runtime: &dyn Runtime, about: Duration) {
     let part = runtime.random() % 1_000;
     runtime.sleep(about.mul_f64(0.75 + part as f64 / 2_000.0)).await;
+}
+
+/// Runs a transaction until it succeeds. `problem` says what cannot be done meanwhile.
+pub(crate) async fn tried<T, F, Fut>(store: &Store, problem: &str, transaction: F) -> T
+where
+    F: Fn(Transaction) -> Fut,
+    Fut: Future<Output = turnwise_queue::Result<T>>,
+{
+    loop {
+        match store.transact(&transaction).await {
+            Ok(done) => return done,
+            Err(error) => tracing::error!(%error, "{problem}; retrying"),
+        }
+        store.runtime().sleep(ERROR_PAUSE).await;
+    }
 }

@@ -15,7 +15,7 @@ use turnwise_queue::locks::{Held, Spot};
 use turnwise_queue::{Active, Job, Keyspace, MAX_AFTER};
 use turnwise_replicator::JOB_TYPE;
 use turnwise_replicator::check::{
-    DocumentKey, DocumentRows, Tally, check_database, check_document, check_documents_job, document_of,
+    DocumentKey, DocumentRows, check_database, check_document, check_documents_job, document_of,
 };
 use turnwise_replicator::doc_processor;
 use turnwise_replicator::documents::databases::Database;
@@ -332,14 +332,14 @@ async fn count_in(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<Vec<Fin
     let database: Option<Database> = read(tx, &keys.database(db)).await?;
     let counters: Option<Counters> = read(tx, &keys.sequence(db)).await?;
     let (mut begin, end) = keys.documents(db);
-    let mut tally = Tally::default();
+    let mut counted = Counters::default();
     let mut any = database.is_some() || counters.is_some();
     loop {
         let heads = range(tx, (begin, end.clone()), PAGE_ROWS).await?;
         any = any || !heads.is_empty();
         for (_, value) in &heads {
             if let Ok(head) = serde_json::from_slice::<Head>(value) {
-                tally.add(&head);
+                counted.count(&head);
             }
         }
         match heads.last() {
@@ -351,7 +351,7 @@ async fn count_in(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<Vec<Fin
     if !any && !has_rows(tx, keys, db).await? {
         return Ok(Vec::new());
     }
-    Ok(check_database(keys, db, database.as_ref(), counters.as_ref(), &tally).into_iter().collect())
+    Ok(check_database(keys, db, database.as_ref(), counters.as_ref(), &counted).into_iter().collect())
 }
 
 /// Counts the jobs of a type in one transaction, and compares them with their counts. `None` if no transaction lives long enough.

@@ -29,7 +29,7 @@ use crate::spec::Defaults;
 use crate::stats::Tally;
 
 use frame::Body;
-pub(crate) use inlined::Insides;
+pub(crate) use parts::Parts;
 use stubs::Stub;
 pub(crate) use stubs::{Head, Summary, summary};
 use turnwise_outbound::{BodyError, Error, Fault, Optional, Peer, PeerError, Side, Upload, beginning};

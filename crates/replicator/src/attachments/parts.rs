@@ -6,7 +6,7 @@ use turnwise_outbound::{Answer, Error, Fault};
 use crate::multipart::{Event, Headers, Parser};
 
 /// The source of a multipart body.
-pub(super) trait Body: Send {
+pub(crate) trait Body: Send {
     /// The next piece; `None` at the proper end.
     fn piece(&mut self) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send;
     /// The response that it is, or is a part of.
@@ -49,7 +49,7 @@ impl<B: Body> Body for &mut Parts<B> {
 }
 
 /// A multipart body that is parsed while it arrives.
-pub(super) struct Parts<B> {
+pub(crate) struct Parts<B> {
     body: B,
     parser: Parser,
 }

@@ -167,6 +167,18 @@ struct Envelope {
     reason: Option<String>,
 }
 
+impl Envelope {
+    /// The last sequence in the envelope of a feed's rows.
+    fn last_seq(envelope: &[u8], answer: &Answer) -> Result<Option<Seq>, Error> {
+        match serde_json::from_slice(envelope).map_err(|cause| answer.malformed(cause))? {
+            Envelope { error: Some(error), reason, .. } => {
+                Err(answer.malformed(format!("{error}: {}", reason.unwrap_or_default())))
+            }
+            Envelope { last_seq, .. } => Ok(last_seq),
+        }
+    }
+}
+
 /// The kind of a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Feed {
@@ -391,15 +403,10 @@ impl Reader {
         if shape == Shape::Lines {
             return Ok(End::Of(last_seq));
         }
-        let envelope: Envelope =
-            serde_json::from_slice(&envelope).map_err(|cause| answer.malformed(cause))?;
-        match envelope {
-            Envelope { error: Some(error), reason, .. } => {
-                Err(answer.malformed(format!("{error}: {}", reason.unwrap_or_default())))
-            }
-            // A feed must end with its last sequence. Without it, nothing may count as done.
-            Envelope { last_seq: None, .. } => Err(answer.malformed("a feed without `last_seq`")),
-            Envelope { last_seq, .. } => Ok(End::Of(last_seq)),
+        // A feed must end with its last sequence. Without it, nothing may count as done.
+        match Envelope::last_seq(&envelope, &answer)? {
+            None => Err(answer.malformed("a feed without `last_seq`")),
+            last_seq => Ok(End::Of(last_seq)),
         }
     }
 

@@ -28,6 +28,7 @@ use super::resolve::DocProcessor;
 use super::schedule::{self, Doc, Row, RowState};
 use super::{Settings, corrupt, parse};
 use crate::documents::{DocTx, Error, Result, Revision, read, rows, write::Slot};
+use crate::waits::ERROR_PAUSE;
 use crate::{Replication, replication_id};
 
 /// The most concurrent requests to sources. Those for new documents have their own limit.
@@ -45,8 +46,6 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 const COUNT_INTERVAL_US: i64 = 60_000_000;
 /// Entries that one transaction counts.
 const COUNT_BATCH: usize = 1_000;
-/// The pause after a failed read of the store.
-const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
 /// The time until the next check of one of `documents` documents; `random` selects it.
 fn period_us(documents: u64, random: u64) -> i64 {

@@ -19,14 +19,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use turnwise_outbound::Client;
 use turnwise_queue::Keyspace;
-use turnwise_store::{Isolation, Store};
+use turnwise_store::{Isolation, Store, Watch};
 use turnwise_worker::Live;
 
 use super::entries::{self, Entry};
 use super::schedule::{self, Doc, Row, RowState};
 use super::{Settings, corrupt, ended, finish_deletion, parse, sweep};
 use crate::documents::{DocTx, Error, Result, Revision, databases, read, rows, write::Slot};
-use crate::waits::{or_never, sleep_about, until_stopped};
+use crate::waits::{ERROR_PAUSE, or_never, sleep_about, until_stopped};
 use crate::{Replication, replication_id};
 
 /// The most concurrent requests to sources.
@@ -35,8 +35,6 @@ const MAX_IN_FLIGHT: usize = 32;
 pub const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a claim lasts: the time for a response, and some for writing the result.
 const CLAIM: Duration = Duration::from_secs(90);
-/// The pause after a failed read of the store.
-const ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// The time between two sweeps of finished requests that no client waits for any more.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3_600);
 /// The time between two scans for unfinished deletions of databases, which an error of the store may leave.
@@ -142,7 +140,7 @@ impl DocProcessor {
                     }
                     // At the limit, the next pass follows the end of a request.
                     let full = in_flight.len() >= MAX_IN_FLIGHT;
-                    (next_us.filter(|_| !full), wake.filter(|_| !full))
+                    (next_us.filter(|_| !full), Some(wake).filter(|_| !full))
                 }
                 Err(error) => {
                     tracing::error!(%error, "cannot read which replications wait for their filters");
@@ -169,7 +167,7 @@ impl DocProcessor {
     pub(super) async fn look(
         &self,
         in_flight: &HashSet<Entry>,
-    ) -> turnwise_queue::Result<(Vec<Entry>, Option<i64>, Option<turnwise_store::Watch>)> {
+    ) -> turnwise_queue::Result<(Vec<Entry>, Option<i64>, Watch)> {
         let (store, keys) = (&self.store, &self.keys);
         let (mut entries, seen) = store
             .transact(|tx| async move {
@@ -183,7 +181,7 @@ impl DocProcessor {
         let room = MAX_IN_FLIGHT.saturating_sub(in_flight.len());
         let (due, next_us) = entries::due(entries, room, &**store.runtime());
         let wake = store.watch(keys.unresolved_wake(), seen).await?;
-        Ok((due, next_us, Some(wake)))
+        Ok((due, next_us, wake))
     }
 
     pub(super) async fn resolve(&self, entry: &Entry) {

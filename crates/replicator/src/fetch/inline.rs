@@ -8,7 +8,7 @@ use turnwise_outbound::{Answer, Error, Optional, Request, Side};
 
 use super::rows::{BulkGetResult, bulk_get_body, parse, read_rows};
 use super::{Fetcher, Sink};
-use crate::attachments::{Head, Insides, Revision};
+use crate::attachments::{Head, Parts, Revision};
 use crate::multipart;
 
 /// `_bulk_get` for revisions with small attachments, which come inside the document in base64.
@@ -88,8 +88,8 @@ impl Fetcher {
         let Some(boundary) = boundary else {
             return read_inline_rows(&mut answer, came, sink).await;
         };
-        let mut insides = Insides::new(answer, &boundary);
-        while let Some(whole) = insides.next().await? {
+        let mut parts = Parts::new(answer, &boundary);
+        while let Some(whole) = parts.next_whole().await? {
             sink.doc(&whole.doc);
             came.insert((whole.id, whole.rev));
             sink.flush_if_full().await?;

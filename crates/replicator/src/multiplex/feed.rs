@@ -31,7 +31,7 @@ use crate::spec::{JOB_TYPE, Replication};
 
 /// Jobs per comparison, which asks for their databases in one request.
 pub(super) const PAGE: usize = MAX_SEQS;
-/// The most jobs that one transaction wakes.
+/// The most jobs of a database that are woken together.
 const WAKE_BATCH: usize = 100;
 /// The most databases whose jobs one transaction searches.
 const NAMES_BATCH: usize = 100;
@@ -327,39 +327,29 @@ impl Feed {
                 continue;
             }
             let (keys, group, names) = (&self.jobs.keys, &self.group, &names);
-            let woken = self
-                .jobs
-                .tried(|tx| async move {
-                    let now_us = self.jobs.store.runtime().now_us();
-                    let mut woken = 0;
+            loop {
+                let found = self.jobs.tried(|tx| async move {
+                    let mut found = Vec::new();
                     for name in names {
                         let at = Parked { group: group.clone(), key: name.to_string() };
-                        for job in parking::at(&tx, keys, JOB_TYPE, &at, WAKE_BATCH).await? {
-                            if woken >= WAKE_BATCH || woken > 0 && !tx.has_room() {
-                                return Ok((woken, true));
-                            }
-                            parking::wake(&tx, keys, JOB_TYPE, &job, now_us).await?;
-                            woken += 1;
-                        }
-                        // This database may have more jobs.
-                        if woken >= WAKE_BATCH {
-                            return Ok((woken, true));
+                        found.extend(parking::at(&tx, keys, JOB_TYPE, &at, WAKE_BATCH).await?);
+                        if found.len() >= WAKE_BATCH {
+                            break;
                         }
                     }
-                    Ok((woken, false))
-                })
-                .await;
-            let (woken, again) = woken;
-            if woken > 0 {
-                tracing::debug!(group, woken, "jobs whose sources have changed are woken");
-            }
-            let mut news = lock(&self.state.news);
-            for name in names {
-                news.in_hand.remove(name);
-                if again {
-                    news.fresh.insert(name.clone());
+                    Ok(found)
+                });
+                let found = found.await;
+                self.jobs.record(&found, &[]).await;
+                if !found.is_empty() {
+                    tracing::debug!(group, woken = found.len(), "jobs whose sources have changed are woken");
+                }
+                // Otherwise, these databases may have more jobs.
+                if found.len() < WAKE_BATCH {
+                    break;
                 }
             }
+            lock(&self.state.news).in_hand.clear();
         }
     }
 

@@ -20,8 +20,7 @@ use turnwise_store::{Isolation, RangeRead, Runtime};
 
 use super::*;
 use crate::check::{
-    DocumentKey, DocumentRows, Tally, check_database, check_document, check_documents_job, document_of,
-    unreadable,
+    DocumentKey, DocumentRows, check_database, check_document, check_documents_job, document_of, unreadable,
 };
 use crate::documents::databases::Database;
 use crate::documents::tests::World as Documents;
@@ -202,7 +201,7 @@ pub(super) fn is_final(job: &Job) -> bool {
 /// Checks every `_replicator` database of a store, given all of its rows.
 pub(super) fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     let mut documents: BTreeMap<DocumentKey, DocumentRows> = BTreeMap::new();
-    let mut databases: BTreeMap<String, (Option<Database>, Option<Counters>, Tally)> = BTreeMap::new();
+    let mut databases: BTreeMap<String, (Option<Database>, Option<Counters>, Counters)> = BTreeMap::new();
     let mut jobs: BTreeMap<String, Job> = BTreeMap::new();
     let mut findings = Vec::new();
     for (key, value) in rows {
@@ -237,7 +236,7 @@ pub(super) fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Findin
         rows.add(&row, key, value);
         let tally = &mut databases.entry(document.0).or_default().2;
         if let (Key::Document(..), Some(head)) = (&row, &rows.head) {
-            tally.add(head);
+            tally.count(head);
         }
     }
     for (key, rows) in &documents {
