@@ -9,6 +9,18 @@ use turnwise_store::{Runtime, Store, Transaction};
 /// The pause after an error of the store.
 pub(crate) const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
+/// The first pause after a server has failed; it doubles with each consecutive failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The longest of these pauses.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The shortest interval between two openings of a feed that ends immediately each time.
+pub(crate) const SHORTEST_FEED: Duration = Duration::from_secs(1);
+
+/// The pause after a failure that follows on so many others.
+pub(crate) fn pause_after(failures: u32) -> Duration {
+    FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE)
+}
+
 /// Waits for a future; without one, forever.
 pub(crate) async fn or_never<F: Future>(future: Option<F>) -> F::Output {
     match future {

@@ -25,7 +25,6 @@ struct Row {
     id: String,
     #[serde(default)]
     value: Map<String, Value>,
-    #[serde(default)]
     doc: Option<Map<String, Value>>,
 }
 

@@ -38,6 +38,7 @@ use crate::json_stream::{self, Shape, Splitter};
 use crate::pace::Pace;
 use crate::seq::Seq;
 use crate::spec::Replication;
+use crate::waits::SHORTEST_FEED;
 
 use extras::{Extras, Search};
 pub(crate) use leaves::TargetLeaves;
@@ -55,8 +56,6 @@ const ROW_BYTES: usize = 8 * 1024 * 1024;
 const BACKLOG: u64 = 5_000;
 /// A batch is full at this size, however few rows it has.
 const BATCH_BYTES: usize = 512 * 1024;
-/// The shortest interval between two openings of a continuous feed that ends immediately each time.
-const SHORTEST_FEED: Duration = Duration::from_secs(1);
 
 /// Some changes, in the form of the request that follows.
 pub(crate) struct Batch {

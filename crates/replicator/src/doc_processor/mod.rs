@@ -177,25 +177,19 @@ pub fn check(settings: &Settings, draft: &Draft) -> Result<()> {
 /// The state in which a document says that it has ended; `None` if it must run. Removes the states that old releases wrote while a job
 /// ran, which have no meaning.
 fn ended_state(body: &mut Map<String, Value>) -> Result<Option<RowState>> {
-    match body.get("_replication_state") {
-        None => return Ok(None),
-        Some(Value::String(state)) => match state.as_str() {
-            "completed" => return Ok(Some(RowState::Completed)),
-            "failed" => return Ok(Some(RowState::Failed)),
-            "triggered" | "error" => {}
-            _ => return Err(unknown_state()),
-        },
-        Some(Value::Null) => {}
-        Some(_) => return Err(unknown_state()),
+    let Some(state) = body.get("_replication_state") else { return Ok(None) };
+    match state.as_str() {
+        Some("completed") => return Ok(Some(RowState::Completed)),
+        Some("failed") => return Ok(Some(RowState::Failed)),
+        Some("triggered" | "error") => {}
+        None if state.is_null() => {}
+        _ => {
+            let problem = "must be `completed` or `failed`; leave it out to run the replication";
+            return Err(Error::Invalid(format!("_replication_state: {problem}")));
+        }
     }
     body.retain(|name, _| !name.starts_with("_replication_"));
     Ok(None)
-}
-
-fn unknown_state() -> Error {
-    Error::Invalid(
-        "_replication_state: must be `completed` or `failed`; leave it out to run the replication".into(),
-    )
 }
 
 fn parse(body: &Map<String, Value>, defaults: &Defaults) -> Result<Replication> {

@@ -28,6 +28,7 @@ use crate::parked_jobs::ParkedJobs;
 use crate::remote::{MAX_SEQS, Remote, Update, Updates};
 use crate::seq::Seq;
 use crate::spec::{JOB_TYPE, Replication};
+use crate::waits::{SHORTEST_FEED, pause_after};
 
 /// Jobs per comparison, which asks for their databases in one request.
 pub(super) const PAGE: usize = MAX_SEQS;
@@ -47,14 +48,8 @@ const SWEEP: Duration = Duration::from_secs(3_600);
 const PAGE_PAUSE: Duration = Duration::from_millis(20);
 /// A feed without jobs is closed after this long.
 const EMPTY_FOR: Duration = Duration::from_secs(60);
-/// The first pause after a feed broke; it doubles with each consecutive break.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest of these pauses.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A feed that lasted for this long resets the number of consecutive breaks.
 const WELL: Duration = Duration::from_secs(60);
-/// The shortest interval between two openings of a feed that ends immediately each time.
-const SHORTEST_FEED: Duration = Duration::from_secs(1);
 /// A feed that opened but broke early this many consecutive times is given up, and its jobs run.
 const BREAKS: u32 = 6;
 
@@ -172,9 +167,8 @@ impl Feed {
                 return Left::Closed;
             }
             self.compare_again();
-            let pause = FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
+            tokio::time::sleep(pause_after(failures)).await;
             failures += 1;
-            tokio::time::sleep(pause).await;
         }
     }
 

@@ -203,12 +203,6 @@ pub struct Prospect {
     at: Parked,
 }
 
-impl fmt::Debug for Prospect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Prospect").field("at", &self.at).finish_non_exhaustive()
-    }
-}
-
 impl Prospect {
     /// The group and the database that wake the job.
     pub fn at(&self) -> &Parked {

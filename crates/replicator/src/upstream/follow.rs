@@ -19,6 +19,7 @@ use crate::Seq;
 use crate::doc_processor::{delete_database, finish_deletion};
 use crate::documents::{self, databases, names};
 use crate::json_stream::{Shape, Splitter};
+use crate::waits::SHORTEST_FEED;
 
 /// The most changes that are written together.
 const BATCH: usize = 50;
@@ -28,8 +29,6 @@ const BATCH_BYTES: usize = 4 << 20;
 const LINGER: Duration = Duration::from_millis(10);
 /// The pause before a missing database is requested again.
 const ASKED_AGAIN: Duration = Duration::from_secs(1);
-/// The shortest interval between two openings of a feed that ends immediately each time.
-const SHORTEST_FEED: Duration = Duration::from_secs(1);
 
 /// Follows one database.
 #[derive(Clone)]

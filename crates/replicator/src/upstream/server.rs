@@ -26,9 +26,7 @@ const DOCUMENTS_BYTES: usize = 32 << 20;
 /// The upstream's description of itself.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Welcome {
-    #[serde(default)]
     pub uuid: Option<String>,
-    #[serde(default)]
     pub version: Option<String>,
 }
 
@@ -121,11 +119,8 @@ pub(super) async fn documents(
 pub(super) struct BulkDocsRow {
     #[serde(default)]
     pub id: String,
-    #[serde(default)]
     pub rev: Option<String>,
-    #[serde(default)]
     pub error: Option<String>,
-    #[serde(default)]
     pub reason: Option<Value>,
 }
 

@@ -22,12 +22,8 @@ use crate::doc_processor::Settings;
 use crate::documents::{databases, names};
 use crate::ownership::Ownership;
 use crate::remote::Updates;
-use crate::waits::{sleep_about, until_stopped};
+use crate::waits::{LONGEST_PAUSE, pause_after, sleep_about, until_stopped};
 
-/// The first pause before the next request to an upstream that did not respond; it doubles each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest of these pauses.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The time between two scans of all databases while their updates are followed.
 const SCAN_INTERVAL: Duration = Duration::from_secs(300);
 /// The time between two scans of all databases if their updates cannot be followed.
@@ -71,6 +67,14 @@ pub struct Upstream {
     pub ownership: Ownership,
     /// The condition of the upstream.
     pub condition: Live<Condition>,
+}
+
+/// What decides when all databases are scanned.
+struct Scans {
+    /// Notified when a database may have been created or deleted.
+    wanted: Notify,
+    /// Whether the updates are followed.
+    following: watch::Sender<bool>,
 }
 
 /// A database that this node follows, or will follow again after a pause.
@@ -119,19 +123,20 @@ impl Upstream {
     }
 
     async fn keep_following(&self) {
-        let mut pause = FIRST_PAUSE;
+        let mut failures = 0;
         loop {
             let began = Instant::now();
             let Err(end) = self.follow_all().await;
             if began.elapsed() > LONGEST_PAUSE {
-                pause = FIRST_PAUSE;
+                failures = 0;
             }
+            let pause = pause_after(failures);
+            failures += 1;
             if let End::Upstream(error) = &end {
                 self.condition.set(Condition::Silent(error.of_server()));
             }
             tracing::warn!(upstream = %self.address, error = %end, "cannot follow the upstream; retrying in {pause:?}");
             self.sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
@@ -163,26 +168,20 @@ impl Upstream {
             );
         }
         self.condition.set(Condition::Answers);
-        let look = Notify::new();
-        let (following, updates) = watch::channel(false);
+        let scans = Scans { wanted: Notify::new(), following: watch::Sender::new(false) };
         tokio::select! {
-            lost = self.follow_updates(&server, &look, &following) => lost,
-            lost = self.keep_looking(&server, &look, updates) => lost,
+            lost = self.follow_updates(&server, &scans) => lost,
+            lost = self.keep_looking(&server, &scans) => lost,
         }
     }
 
     /// Requests a scan of all databases whenever one may have been created or deleted.
-    async fn follow_updates(
-        &self,
-        server: &Peer,
-        look: &Notify,
-        following: &watch::Sender<bool>,
-    ) -> Result<Infallible, End> {
+    async fn follow_updates(&self, server: &Peer, scans: &Scans) -> Result<Infallible, End> {
         loop {
-            match self.read_updates(server, look, following).await {
+            match self.read_updates(server, scans).await {
                 Ok(()) => self.sleep(SHORTEST_SCAN).await,
                 Err(error) => {
-                    following.send_replace(false);
+                    scans.following.send_replace(false);
                     // If the server itself does not respond, this ends everything.
                     server::welcome(server).await?;
                     let error = error.of_server();
@@ -194,19 +193,14 @@ impl Upstream {
                 }
             }
             // Databases may have changed in between.
-            look.notify_one();
+            scans.wanted.notify_one();
         }
     }
 
-    async fn read_updates(
-        &self,
-        server: &Peer,
-        look: &Notify,
-        following: &watch::Sender<bool>,
-    ) -> Result<(), Error> {
+    async fn read_updates(&self, server: &Peer, scans: &Scans) -> Result<(), Error> {
         let mut updates = Updates::open(server, "now").await?;
-        following.send_replace(true);
-        look.notify_one();
+        scans.following.send_replace(true);
+        scans.wanted.notify_one();
         loop {
             let mut interesting = false;
             let goes_on = updates.next(|update| {
@@ -217,18 +211,14 @@ impl Upstream {
                 return Ok(());
             }
             if interesting {
-                look.notify_one();
+                scans.wanted.notify_one();
             }
         }
     }
 
     /// Follows all existing databases that this node owns.
-    async fn keep_looking(
-        &self,
-        server: &Peer,
-        look: &Notify,
-        mut updates: watch::Receiver<bool>,
-    ) -> Result<Infallible, End> {
+    async fn keep_looking(&self, server: &Peer, scans: &Scans) -> Result<Infallible, End> {
+        let mut updates = scans.following.subscribe();
         let mut owners = self.ownership.changes();
         let mut followed: BTreeMap<String, Followed> = BTreeMap::new();
         let mut tasks: JoinSet<(String, End)> = JoinSet::new();
@@ -253,7 +243,7 @@ impl Upstream {
             let mut again = std::pin::pin!(self.sleep(interval));
             loop {
                 tokio::select! {
-                    () = look.notified() => break,
+                    () = scans.wanted.notified() => break,
                     Ok(()) = owners.changed() => break,
                     Ok(()) = updates.changed() => break,
                     () = &mut again => break,
@@ -320,7 +310,7 @@ impl Upstream {
         };
         let pause = match failures {
             0 => Duration::ZERO,
-            n => FIRST_PAUSE.saturating_mul(1 << (n - 1).min(10)).min(LONGEST_PAUSE),
+            n => pause_after(n - 1),
         };
         let began = Instant::now() + pause;
         let task = tasks.spawn(async move {
