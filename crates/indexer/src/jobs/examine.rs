@@ -3,7 +3,6 @@
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use http::Method;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use turnwise_outbound::Error;
@@ -68,7 +67,7 @@ impl Watcher<'_> {
 
     /// Looks at a database whose sequence the server does not report.
     async fn look_for(&self, database: &str) -> Result<(), Error> {
-        match self.server.remote.request(Method::GET, &encode(database), None, None).await {
+        match self.server.remote.get::<Value>(&encode(database)).await {
             Err(error) if error.status() == Some(404) => {
                 self.remember(database, None);
                 // Their runs find out, and end.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use http::Method;
+use serde_json::Value;
 use tokio::time::Instant;
 use turnwise_outbound::Error;
 use turnwise_queue::parking::ParkedJob;
@@ -63,7 +63,7 @@ impl Watcher<'_> {
             return Ok(());
         }
         let path = format!("{}/{}/_info", encode(&index.database), design_path(&index.design));
-        let info = match self.server.remote.request(Method::GET, &path, None, None).await {
+        let info = match self.server.remote.get::<Value>(&path).await {
             Ok(info) => info,
             // Its design document or its database is gone, and the feed tells that, too.
             Err(error) if error.concerns_one_request() => return Ok(()),

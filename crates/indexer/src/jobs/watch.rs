@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use http::Method;
+use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -350,11 +350,11 @@ async fn measure(server: &Server) {
         }
         let began = Instant::now();
         // A server that does not answer is slow, too.
-        let _ = server.remote.request(Method::GET, SMALL, None, None).await;
+        let _ = server.remote.get::<Value>(SMALL).await;
         server.pace.sample(began.elapsed());
         samples = samples.wrapping_add(1);
         if samples.is_multiple_of(SAMPLES_PER_LOOK)
-            && let Ok(tasks) = server.remote.request(Method::GET, "_active_tasks", None, None).await
+            && let Ok(tasks) = server.remote.get("_active_tasks").await
         {
             server.tasks.set(tasks);
         }
