@@ -120,11 +120,9 @@ impl Database {
         let address = Address::parse(server.as_str()).map_err(|_| wrong())?;
         let client = Client::new().map_err(|error| Error::Invalid(error.to_string()))?;
         // A few requests are not worth a session.
-        let defaults = Defaults {
-            auth_plugins: vec![AuthPlugin::Basic],
-            connection_timeout: ANSWER_TIMEOUT,
-            ..Defaults::default()
-        };
+        let mut defaults = Defaults::default();
+        defaults.peers.auth_plugins = vec![AuthPlugin::Basic];
+        defaults.peers.connection_timeout = ANSWER_TIMEOUT;
         let server = Remote::new(&address, &defaults, &client).map_err(|_| wrong())?;
         Ok(Database::of(&server, &name))
     }

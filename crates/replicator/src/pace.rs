@@ -48,9 +48,9 @@ pub(crate) struct Pace {
 impl Pace {
     /// Starts with the full room.
     pub fn new(replication: &Replication) -> Self {
-        let Defaults { checkpoint_interval, connection_timeout, request_timeout, .. } = &replication.settings;
-        let shortest = (*checkpoint_interval).min(*connection_timeout);
-        let shortest = request_timeout.map_or(shortest, |timeout| timeout.min(shortest));
+        let Defaults { checkpoint_interval, ref peers, .. } = replication.settings;
+        let shortest = checkpoint_interval.min(peers.connection_timeout);
+        let shortest = peers.request_timeout.map_or(shortest, |timeout| timeout.min(shortest));
         let limit = (shortest / REQUESTS_IN_TIME).clamp(SHORTEST_LIMIT, LONGEST_LIMIT);
         let most_changes = replication.settings.worker_batch_size.unwrap_or(ADAPTIVE_BATCH_SIZE);
         Self { limit, most_changes, source: AtomicU32::new(WHOLE), target: AtomicU32::new(WHOLE) }
@@ -131,7 +131,8 @@ mod tests {
     fn pace(mut fields: serde_json::Value, request_timeout: Option<Duration>) -> Pace {
         fields["source"] = json!("http://s/db");
         fields["target"] = json!("http://t/db");
-        let defaults = Defaults { request_timeout, ..Defaults::default() };
+        let mut defaults = Defaults::default();
+        defaults.peers.request_timeout = request_timeout;
         Pace::new(&Replication::parse(fields.as_object().unwrap(), &defaults).unwrap())
     }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use turnwise_outbound::{
-    AuthPlugin, Client, Endpoint, FieldError, MinimumProgress, Peer, PeerSettings, Proxy, Scrubber, Secret,
-    Side, SocketOptions, is_secret_name,
+    Client, Endpoint, FieldError, Peer, PeerSettings, Proxy, Scrubber, Secret, Side, SocketOptions,
+    is_secret_name,
 };
 
 use crate::seq::Seq;
@@ -27,22 +27,12 @@ pub struct Defaults {
     /// Changes per batch; CouchDB: 500. `None`: as many as there are, up to 2,000, because larger writes cost a CouchDB
     /// target half the CPU.
     pub worker_batch_size: Option<usize>,
-    /// Requests that one replication has open concurrently. CouchDB: 20.
-    pub http_connections: usize,
-    /// A request fails after a connection has been silent for this long. CouchDB: 30 s.
-    pub connection_timeout: Duration,
-    /// Attempts after the first one, per request. CouchDB: 5.
-    pub retries_per_request: u32,
     /// Whether checkpoints are written and read on both sides.
     pub use_checkpoints: bool,
     /// Time between two checkpoints. CouchDB: 30 s.
     pub checkpoint_interval: Duration,
     /// Whether `_bulk_get` is tried.
     pub use_bulk_get: bool,
-    /// The authentication methods, in the order in which they are tried.
-    pub auth_plugins: Vec<AuthPlugin>,
-    /// When to renew a session whose cookie states no lifetime. CouchDB: 550 s.
-    pub session_refresh_interval: Duration,
     /// Documents with longer ids, in bytes, are skipped and counted as failures. `None`: no limit, as in CouchDB.
     pub max_document_id_length: Option<usize>,
     /// `missing_doc_retry_msec`: the wait before a revision that the source announced but does not have is requested
@@ -52,15 +42,8 @@ pub struct Defaults {
     pub endpoint_schemes: Vec<String>,
     /// `valid_proxy_protocols`.
     pub proxy_schemes: Vec<String>,
-    /// `socket_options`: options of new sockets.
-    pub socket_options: SocketOptions,
-    /// Time limit of a request until the end of its response. `None`: no limit while data moves, as in CouchDB.
-    pub request_timeout: Option<Duration>,
-    /// The minimum progress of responses.
-    pub minimum_progress: MinimumProgress,
-    /// `max_document_size`: the largest document that is copied, in bytes, without attachments that are streamed. CouchDB
-    /// targets accept 8 MB by default.
-    pub max_document_bytes: usize,
+    /// How requests to both peers are made.
+    pub peers: PeerSettings,
 }
 
 /// Changes per batch if the request sets no number. A CouchDB target is cheapest at this size (7,200 documents/s in
@@ -72,22 +55,14 @@ impl Default for Defaults {
         Self {
             worker_processes: 4,
             worker_batch_size: None,
-            http_connections: 20,
-            connection_timeout: Duration::from_secs(30),
-            retries_per_request: 5,
             use_checkpoints: true,
             checkpoint_interval: Duration::from_secs(30),
             use_bulk_get: true,
-            auth_plugins: AuthPlugin::ALL.to_vec(),
-            session_refresh_interval: Duration::from_secs(550),
             max_document_id_length: None,
             missing_doc_retry: Duration::from_secs(2),
             endpoint_schemes: vec!["http".to_owned(), "https".to_owned()],
             proxy_schemes: vec!["http".to_owned(), "https".to_owned(), "socks5".to_owned()],
-            socket_options: SocketOptions::default(),
-            request_timeout: None,
-            minimum_progress: MinimumProgress::default(),
-            max_document_bytes: 64 << 20,
+            peers: PeerSettings::default(),
         }
     }
 }
@@ -129,49 +104,31 @@ pub struct Replication {
     pub since_seq: Option<Seq>,
     /// The settings, with those that the request sets itself.
     pub settings: Defaults,
-    /// The name of the user on whose behalf the replication runs. `None` is the anonymous user, or an administrator without a name.
+    /// The name of the user on whose behalf the replication runs. `None` is the anonymous user, or an administrator
+    /// without a name.
     pub user: Option<String>,
-    /// The tenant whose job it is, which decides which addresses it may reach. `None` without a server.
-    pub tenant: Option<String>,
 }
 
 impl Replication {
     /// One of the two peers.
     pub(crate) fn peer(&self, side: Side, client: &Client) -> Peer {
-        Peer::new(side, self.endpoint(side), &self.peer_settings(), self.secrets(), client)
+        Peer::new(side, self.endpoint(side), &self.settings.peers, self.secrets(), client)
     }
 
     /// The other peer of the same run.
     pub(crate) fn peer_beside(&self, other: &Peer, side: Side, client: &Client) -> Peer {
-        other.beside(side, self.endpoint(side), &self.peer_settings(), client)
+        other.beside(side, self.endpoint(side), &self.settings.peers, client)
     }
 
     /// The source's server. Request paths are relative to its root.
     pub(crate) fn source_server(&self, client: &Client) -> Peer {
-        Peer::new(Side::Source, &self.source.server(), &self.peer_settings(), self.secrets(), client)
+        Peer::new(Side::Source, &self.source.server(), &self.settings.peers, self.secrets(), client)
     }
 
     fn endpoint(&self, side: Side) -> &Endpoint {
         match side {
             Side::Source => &self.source,
             Side::Target => &self.target,
-        }
-    }
-
-    /// How requests to both peers are made.
-    pub(crate) fn peer_settings(&self) -> PeerSettings {
-        let settings = &self.settings;
-        PeerSettings {
-            auth_plugins: settings.auth_plugins.clone(),
-            session_refresh_interval: settings.session_refresh_interval,
-            http_connections: settings.http_connections,
-            socket_options: settings.socket_options,
-            connection_timeout: settings.connection_timeout,
-            request_timeout: settings.request_timeout,
-            minimum_progress: settings.minimum_progress,
-            max_document_bytes: settings.max_document_bytes,
-            retries_per_request: settings.retries_per_request,
-            tenant: self.tenant.clone(),
         }
     }
 
@@ -192,8 +149,9 @@ impl Replication {
 
     /// The same replication, as one of this tenant.
     #[must_use]
-    pub fn of_tenant(self, tenant: &str) -> Self {
-        Replication { tenant: Some(tenant.to_owned()), ..self }
+    pub fn of_tenant(mut self, tenant: &str) -> Self {
+        self.settings.peers.tenant = Some(tenant.to_owned());
+        self
     }
 
     /// Reads a replication document or a `_replicate` body.
@@ -231,7 +189,6 @@ impl Replication {
             since_seq: fields.since_seq()?,
             settings: fields.settings(defaults)?,
             user: fields.user()?,
-            tenant: None,
         })
     }
 }
@@ -263,18 +220,22 @@ impl<'a> Fields<'a> {
 
     /// The settings that a request may set itself, and the others from the defaults.
     fn settings(&self, defaults: &Defaults) -> Result<Defaults, FieldError> {
+        let peers = &defaults.peers;
         Ok(Defaults {
             use_checkpoints: self.boolean("use_checkpoints", defaults.use_checkpoints)?,
             checkpoint_interval: self.milliseconds("checkpoint_interval", defaults.checkpoint_interval)?,
             use_bulk_get: self.boolean("use_bulk_get", defaults.use_bulk_get)?,
             worker_processes: self.count("worker_processes", 1, 100)?.unwrap_or(defaults.worker_processes),
             worker_batch_size: self.count("worker_batch_size", 1, 100_000)?.or(defaults.worker_batch_size),
-            http_connections: self.count("http_connections", 1, 1_000)?.unwrap_or(defaults.http_connections),
-            connection_timeout: self.milliseconds("connection_timeout", defaults.connection_timeout)?,
-            retries_per_request: self
-                .count("retries_per_request", 0, 100)?
-                .map_or(defaults.retries_per_request, |count| u32::try_from(count).expect("at most 100")),
-            socket_options: self.socket_options(defaults.socket_options)?,
+            peers: PeerSettings {
+                http_connections: self.count("http_connections", 1, 1_000)?.unwrap_or(peers.http_connections),
+                connection_timeout: self.milliseconds("connection_timeout", peers.connection_timeout)?,
+                retries_per_request: self
+                    .count("retries_per_request", 0, 100)?
+                    .map_or(peers.retries_per_request, |count| u32::try_from(count).expect("at most 100")),
+                socket_options: self.socket_options(peers.socket_options)?,
+                ..peers.clone()
+            },
             ..defaults.clone()
         })
     }

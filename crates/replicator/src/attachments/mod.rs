@@ -83,7 +83,7 @@ enum CopyResult {
 
 impl Copier {
     pub fn new(source: Peer, target: Peer, settings: &Defaults, target_is_pouchdb: bool) -> Self {
-        let at_once = (settings.http_connections / settings.worker_processes).max(1);
+        let at_once = (settings.peers.http_connections / settings.worker_processes).max(1);
         Self { source, target, at_once, target_is_pouchdb, missing_doc_retry: settings.missing_doc_retry }
     }
 

@@ -59,8 +59,8 @@ pub(crate) struct Fetcher {
 
 impl Fetcher {
     pub fn new(source: Peer, replication: &Replication, pace: Arc<Pace>) -> Self {
-        let Defaults { use_bulk_get, missing_doc_retry, http_connections, .. } = replication.settings;
-        Self { source, use_bulk_get, at_once: http_connections.max(1), missing_doc_retry, pace }
+        let Defaults { use_bulk_get, missing_doc_retry, ref peers, .. } = replication.settings;
+        Self { source, use_bulk_get, at_once: peers.http_connections.max(1), missing_doc_retry, pace }
     }
 
     /// Whether `_bulk_get` is tried.
