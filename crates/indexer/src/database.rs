@@ -5,9 +5,9 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, json};
-use turnwise_outbound::{AuthPlugin, Client, Fault};
+use turnwise_outbound::{AuthPlugin, Client, Fault, PeerSettings};
 use turnwise_replicator::upstream::Address;
-use turnwise_replicator::{Defaults, Remote, encode};
+use turnwise_replicator::{Remote, encode};
 use url::Url;
 
 /// How long the server of a database that a URL names may send nothing in answer to a request that needs no index.
@@ -120,11 +120,12 @@ impl Database {
         let address = Address::parse(server.as_str()).map_err(|_| wrong())?;
         let client = Client::new().map_err(|error| Error::Invalid(error.to_string()))?;
         // A few requests are not worth a session.
-        let mut defaults = Defaults::default();
-        defaults.peers.auth_plugins = vec![AuthPlugin::Basic];
-        defaults.peers.connection_timeout = ANSWER_TIMEOUT;
-        let server = Remote::new(&address, &defaults, &client).map_err(|_| wrong())?;
-        Ok(Database::of(&server, &name))
+        let settings = PeerSettings {
+            auth_plugins: vec![AuthPlugin::Basic],
+            connection_timeout: ANSWER_TIMEOUT,
+            ..PeerSettings::default()
+        };
+        Ok(Database::of(&Remote::new(&address, &settings, &client), &name))
     }
 
     /// The database with this name, on the connections of `server`.

@@ -10,12 +10,12 @@ use http::Method;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
-use turnwise_outbound::{Answer, Client, Error, Fault, FieldError, Peer, Request};
+use turnwise_outbound::{Answer, Client, Error, Fault, Peer, PeerSettings, Request};
 
+use crate::Seq;
 use crate::json_stream::{Shape, Splitter};
 use crate::query::{Query, encode, heartbeat_ms};
 use crate::upstream::Address;
-use crate::{Defaults, Replication, Seq};
 
 /// The largest answer that is read, in bytes.
 const ANSWER_BYTES: usize = 64 << 20;
@@ -48,16 +48,8 @@ struct Info {
 
 impl Remote {
     /// The server with this address, on the connections of `client`.
-    ///
-    /// # Errors
-    /// The address cannot be used with these defaults.
-    pub fn new(address: &Address, defaults: &Defaults, client: &Client) -> Result<Remote, FieldError> {
-        Ok(Remote::of(&address.replication(defaults)?, client))
-    }
-
-    /// The server of a replication's source.
-    pub(crate) fn of(replication: &Replication, client: &Client) -> Remote {
-        Remote(replication.source_server(client))
+    pub fn new(address: &Address, settings: &PeerSettings, client: &Client) -> Remote {
+        Remote(address.peer(settings, client))
     }
 
     /// Sends a request once, and reads its JSON answer. `path` is relative to the server, percent-encoded, with its query. With `silence`, the

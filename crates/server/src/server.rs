@@ -127,7 +127,7 @@ impl Server {
         if let Some(handler) = &commands {
             types.push(command::start(&start, handler.clone()).await?);
         }
-        let indexing = indexing::servers(&start)?;
+        let indexing = indexing::servers(&start);
         types.extend(indexing::start(&start, &indexing, &replications.ownership, &mut services).await?);
         types.insert(0, replications.job_type);
         let kept = common.keep(&external, recorder, &mut services);

@@ -142,9 +142,6 @@ pub enum StartError {
     /// The catalogue is missing or invalid.
     #[error("{0}")]
     Catalogue(String),
-    /// A server whose indexes are to be built cannot be used.
-    #[error("[indexing] servers: {0}")]
-    Indexing(String),
     /// A setting is invalid.
     #[error(transparent)]
     Settings(QueueError),
@@ -351,7 +348,7 @@ pub(crate) async fn taken_over(
     if opened.asked(stored).await?.is_some() {
         return Ok(None);
     }
-    let asked = Upstream::uuid(upstream, &config.replication, client);
+    let asked = Upstream::uuid(upstream, &config.replication.peers, client);
     let uuid = match tokio::time::timeout(PATIENCE, asked).await {
         Ok(uuid) => uuid,
         Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),

@@ -105,8 +105,7 @@ impl<'a> Designs<'a> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use serde_json::json;
-    use turnwise_outbound::Client;
-    use turnwise_replicator::Defaults;
+    use turnwise_outbound::{Client, PeerSettings};
     use turnwise_replicator::upstream::Address;
     use turnwise_testkit::{Fake, Reply};
 
@@ -115,7 +114,7 @@ mod tests {
     fn remote(fake: &Fake) -> Remote {
         let root = fake.url().rsplit_once('/').unwrap().0.to_owned();
         let address = Address::parse(&root).unwrap();
-        Remote::new(&address, &Defaults::default(), &Client::new().unwrap()).unwrap()
+        Remote::new(&address, &PeerSettings::default(), &Client::new().unwrap())
     }
 
     /// A server with these design documents: their names, and how large they are.

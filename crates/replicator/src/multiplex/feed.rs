@@ -209,7 +209,7 @@ impl Feed {
         let mut refusal = None;
         for _ in 0..LOGINS {
             let Some((job, replication)) = self.job(after.as_ref()).await else { break };
-            let server = Remote::of(&replication, &self.multiplex.0.client);
+            let server = Remote(replication.source_server(&self.multiplex.0.client));
             // A feed that was followed before continues at its position. The request is sent anyway, because the login
             // may have changed.
             match server.position().await {

@@ -233,7 +233,7 @@ impl Prospect {
         if let Some(answer) = group.answer() {
             return answer;
         }
-        let server = Remote::of(&self.replication, &self.multiplex.0.client);
+        let server = Remote(self.replication.source_server(&self.multiplex.0.client));
         let (answer, lasts) = match server.position().await {
             Ok(_) => (true, OPEN_FOR),
             Err(error) if error.is_refusal() => {

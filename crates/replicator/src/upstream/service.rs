@@ -9,7 +9,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use turnwise_outbound::{Client, Error, Peer};
+use turnwise_outbound::{Client, Error, Peer, PeerSettings};
 use turnwise_queue::Keyspace;
 use turnwise_store::Store;
 use turnwise_worker::Live;
@@ -17,7 +17,6 @@ use turnwise_worker::Live;
 use super::apply::End;
 use super::follow::Follower;
 use super::{Address, server};
-use crate::Defaults;
 use crate::doc_processor::Settings;
 use crate::documents::{databases, names};
 use crate::ownership::Ownership;
@@ -99,10 +98,10 @@ impl Upstream {
     /// The reason why it is not available now, without secrets.
     pub async fn uuid(
         address: &Address,
-        defaults: &Defaults,
+        settings: &PeerSettings,
         client: &Client,
     ) -> Result<Option<String>, String> {
-        let server = address.server(defaults, client).map_err(|error| error.to_string())?;
+        let server = address.peer(settings, client);
         server::welcome(&server).await.map(|welcome| welcome.uuid).map_err(|error| error.of_server())
     }
 
@@ -146,10 +145,7 @@ impl Upstream {
 
     async fn follow_all(&self) -> Result<Infallible, End> {
         let settings = self.settings.get();
-        let server = self
-            .address
-            .server(&settings.defaults, &self.client)
-            .map_err(|error| Error::Local(error.to_string()))?;
+        let server = self.address.peer(&settings.defaults.peers, &self.client);
         let welcome = server::welcome(&server).await?;
         let version = welcome.version.unwrap_or_default();
         let uuid = welcome.uuid.unwrap_or_default();

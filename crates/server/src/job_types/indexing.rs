@@ -14,10 +14,8 @@ use crate::services::Services;
 use crate::start::StartError;
 
 /// The servers whose indexes are built.
-pub(crate) fn servers(start: &Start<'_>) -> Result<Indexing, StartError> {
-    let Start { config, client, .. } = start;
-    let indexing = Indexing::new(config.indexing.clone(), &config.replication, client);
-    indexing.map_err(|error| StartError::Indexing(error.to_string()))
+pub(crate) fn servers(start: &Start<'_>) -> Indexing {
+    Indexing::new(start.config.indexing.clone(), &start.config.replication.peers, start.client)
 }
 
 /// Starts the watch of the servers, and the worker if there are any.
