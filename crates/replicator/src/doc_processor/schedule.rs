@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use turnwise_queue::{Job, Keyspace, NewJob, Then, jobs, parse_timestamp};
 use turnwise_store::Transaction;
 
-use super::summary::{self, Origin, Summary, new_job, same_options};
+use super::summary::{Origin, Summary, new_job, same_options};
 use super::traces;
 use crate::Replication;
 use crate::documents::{DocTx, Result, Revision, names, redaction, rows, write::Slot};
@@ -65,8 +65,8 @@ pub struct Row {
 impl Row {
     fn new(document: &Doc<'_>, state: RowState, now_us: i64) -> Self {
         Row {
-            source: Some(summary::shown(&document.replication.source)),
-            target: Some(summary::shown(&document.replication.target)),
+            source: Some(document.replication.source.url().to_string()),
+            target: Some(document.replication.target.url().to_string()),
             ..Row::bare(document.rev, state, now_us)
         }
     }

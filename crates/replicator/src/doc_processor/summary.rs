@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
-use turnwise_outbound::{Endpoint, FieldError};
+use turnwise_outbound::FieldError;
 use turnwise_queue::{Error as QueueError, Job, JobSpec, Keyspace, NewJob, Result as QueueResult, jobs};
 use turnwise_store::Transaction;
 
@@ -81,8 +81,8 @@ impl Summary {
             Origin::Request => (None, None),
         };
         Summary {
-            source: shown(&replication.source),
-            target: shown(&replication.target),
+            source: replication.source.url().to_string(),
+            target: replication.target.url().to_string(),
             source_proxy: replication.source.proxy().map(ToString::to_string),
             target_proxy: replication.target.proxy().map(ToString::to_string),
             database,
@@ -94,11 +94,6 @@ impl Summary {
             start_time_us: now_us,
         }
     }
-}
-
-/// An endpoint's URL without credentials, as `_scheduler/jobs` shows it.
-pub(super) fn shown(endpoint: &Endpoint) -> String {
-    endpoint.url().to_string()
 }
 
 /// The tenant of a request without a document: the user that it names.
@@ -152,7 +147,10 @@ pub fn new_job(
         },
         ..JobSpec::default()
     };
-    let options = to_raw_value(&options(body)).map_err(to_json)?;
+    // The members that affect the replication.
+    let mut options = body.clone();
+    options.retain(|name, _| !name.starts_with('_'));
+    let options = to_raw_value(&options).map_err(to_json)?;
     let new = NewJob { spec, ..NewJob::new(JOB_TYPE, id, options) };
     new.check().map_err(|error| match error {
         QueueError::Invalid { field: "user", problem } => Error::Invalid(format!("user_ctx.name: {problem}")),
@@ -160,13 +158,6 @@ pub fn new_job(
         error => error.into(),
     })?;
     Ok(new)
-}
-
-/// The members of a document that affect the replication.
-fn options(body: &Map<String, Value>) -> Map<String, Value> {
-    let mut options = body.clone();
-    options.retain(|name, _| !name.starts_with('_'));
-    options
 }
 
 /// Whether a job has the same options as `new`.

@@ -14,7 +14,7 @@ use futures::future;
 use futures::future::BoxFuture;
 
 use crate::Context;
-use crate::checkpoint::Checkpoints;
+use crate::checkpoint::{Checkpoints, Start};
 use crate::copy::Copier;
 use crate::database::{self, Info};
 use crate::error::Error;
@@ -73,7 +73,7 @@ pub fn replicate<'a>(
                 && let Some(checkpoints) = &mut checkpoints
             {
                 // The checkpoints may have been written when the database had already been replaced.
-                checkpoints.distrust();
+                checkpoints.start = Start::default();
             }
             let account = Account::new(replication, &copier.tally, checkpoints.as_ref(), &peers.info)
                 .after(context.before.as_ref());

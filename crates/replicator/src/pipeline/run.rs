@@ -133,13 +133,13 @@ impl<'a> Run<'a> {
     async fn drive(&mut self, source: Peer, (info, target_info): (Info, Info)) -> Ending {
         let (out, mut batches) = mpsc::channel::<Batch>(1);
         let start = self.account.start_seq.clone();
-        let Copier { demand, pace, on_target, .. } = self.copier;
+        let Copier { demand, pace, on_target, target, .. } = self.copier;
         let shared = (demand.clone(), pace.clone(), on_target.clone());
         let reader = Reader::new(source.clone(), self.replication, start.clone(), &info, shared, out);
         let mut reader = pin!(reader.run());
         let mut target_is_read = false;
         let infos = (&info, &target_info);
-        let mut read_target = pin!(self.copier.read_target(self.replication, infos, &start));
+        let mut read_target = pin!(on_target.read(target, self.replication, infos, &start));
         let interval = self.replication.settings.checkpoint_interval;
         let mut clock = tokio::time::interval_at(Instant::now() + interval, interval);
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -386,7 +386,7 @@ impl<'a> Run<'a> {
 
     /// Counts a checkpoint that was written, or not, and notes whether the source has rejected it.
     fn count_checkpoint(&mut self, checkpoints: &Checkpoints, written: &Result<Option<Seq>, Error>) {
-        self.account.source_rejects_checkpoints = checkpoints.rejected().map(str::to_owned);
+        self.account.source_rejects_checkpoints = checkpoints.rejected.clone();
         let metrics = &self.context.metrics;
         match written {
             Ok(Some(_)) => metrics.checkpoints.add(1),
