@@ -8,6 +8,8 @@ use super::{ANSWER_TIMEOUT, EtcdCluster, HEALTH_TIMEOUT, LOOK_AGAIN};
 
 /// The prefix of the roles of users other than root.
 const ROLE: &str = "prefix-of-";
+/// The keys that are cleared in one transaction.
+const CLEARED_AT_ONCE: usize = 500;
 
 fn encode(text: &str) -> String {
     BASE64_STANDARD.encode(text)
@@ -139,9 +141,20 @@ impl EtcdCluster {
         self.call("kv/deleterange", &json!({ "key": encode(key) })).await;
     }
 
-    /// Clears all keys under a prefix.
+    /// Clears all keys under a prefix, in steps: once one transaction has written thousands of keys, etcd 3.4 copies a buffer of
+    /// that length for each read until its process ends.
     pub async fn clear(&self, prefix: &str) {
-        self.call("kv/deleterange", &json!({ "key": encode(prefix), "range_end": end_of(prefix) })).await;
+        let (key, end) = (encode(prefix), json!(end_of(prefix)));
+        loop {
+            let range =
+                json!({ "key": key, "range_end": end, "limit": CLEARED_AT_ONCE + 1, "keys_only": true });
+            let answer = self.call("kv/range", &range).await;
+            let next = answer["kvs"].get(CLEARED_AT_ONCE).map(|next| &next["key"]);
+            self.call("kv/deleterange", &json!({ "key": key, "range_end": next.unwrap_or(&end) })).await;
+            if next.is_none() {
+                return;
+            }
+        }
     }
 
     /// The number of keys under a prefix.
