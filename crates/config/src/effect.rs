@@ -19,7 +19,7 @@ pub(super) fn missing(config: &Config, section: &str, key: &str) -> Option<Strin
             (!replication.use_checkpoints).then_some("use_checkpoints is false")
         }
         ("replicator", "session_refresh_interval_sec") => {
-            (!replication.auth_plugins.contains(&AuthPlugin::Session))
+            (!replication.peers.auth_plugins.contains(&AuthPlugin::Session))
                 .then_some("auth_plugins has no session")
         }
         ("replicator", "ssl_trusted_certificates_file" | "ssl_certificate_max_depth") => {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use turnwise_identity::Patterns;
-use turnwise_outbound::{AuthPlugin, Egress, MinimumProgress, Secret, SocketOptions, Tls};
+use turnwise_outbound::{AuthPlugin, Egress, MinimumProgress, PeerSettings, Secret, SocketOptions, Tls};
 use turnwise_telemetry::log::LogFormat;
 
 use super::*;
@@ -82,22 +82,29 @@ fn every_key_that_has_an_effect_has_it() {
         replication: Defaults {
             worker_processes: 12,
             worker_batch_size: Some(13),
-            http_connections: 14,
-            connection_timeout: Duration::from_millis(15),
-            retries_per_request: 0,
             use_checkpoints: false,
             checkpoint_interval: Duration::from_millis(17),
             use_bulk_get: false,
-            auth_plugins: vec![AuthPlugin::Session, AuthPlugin::Basic],
-            session_refresh_interval: Duration::from_secs(31),
             max_document_id_length: Some(240),
             missing_doc_retry: Duration::ZERO,
             endpoint_schemes: vec!["https".into()],
             proxy_schemes: vec!["socks5".into()],
-            request_timeout: Some(Duration::from_millis(28)),
-            minimum_progress: MinimumProgress { bytes: 280, interval: Duration::from_millis(2_800) },
-            max_document_bytes: 281,
-            socket_options: SocketOptions { nodelay: false, sndbuf: Some(29), ..SocketOptions::default() },
+            peers: PeerSettings {
+                http_connections: 14,
+                connection_timeout: Duration::from_millis(15),
+                retries_per_request: 0,
+                auth_plugins: vec![AuthPlugin::Session, AuthPlugin::Basic],
+                session_refresh_interval: Duration::from_secs(31),
+                request_timeout: Some(Duration::from_millis(28)),
+                minimum_progress: MinimumProgress { bytes: 280, interval: Duration::from_millis(2_800) },
+                max_document_bytes: 281,
+                socket_options: SocketOptions {
+                    nodelay: false,
+                    sndbuf: Some(29),
+                    ..SocketOptions::default()
+                },
+                tenant: None,
+            },
         },
         connections: Connections {
             close_interval: Duration::from_millis(130),

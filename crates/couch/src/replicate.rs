@@ -268,7 +268,7 @@ async fn end_of(
 /// The response of a completed replication: the run's report, and the members that CouchDB adds for some replications.
 fn report(replication: &Replication, result: &RawValue) -> Response {
     let by_ids = matches!(replication.filter, Some(Filter::DocIds(_)));
-    let more = by_ids || !replication.use_checkpoints;
+    let more = by_ids || !replication.settings.use_checkpoints;
     let parsed = || serde_json::from_str::<Map<String, Value>>(result.get()).ok();
     let Some(mut report) = more.then(parsed).flatten() else {
         return respond(StatusCode::OK, Body::from(format!("{result}\n")));
@@ -278,7 +278,7 @@ fn report(replication: &Replication, result: &RawValue) -> Response {
         let names = ["start_time", "end_time", "docs_read", "docs_written", "doc_write_failures"];
         report.extend(session.into_iter().filter(|(name, _)| names.contains(&name.as_str())));
     }
-    if !replication.use_checkpoints {
+    if !replication.settings.use_checkpoints {
         report.insert("use_checkpoints".into(), json!(false));
     }
     ok(&report)

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use turnwise_config::{Config, Shared};
 use turnwise_indexer::jobs::Indexing;
 use turnwise_metrics::Metrics;
-use turnwise_outbound::Client;
+use turnwise_outbound::{Client, PeerSettings};
 use turnwise_queue::{Claim, Context, Keyspace, Worker, claims, jobs, workers};
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::{Defaults, JOB_TYPE};
@@ -53,7 +53,7 @@ impl World {
         let config: Live<Arc<Config>> = Arc::new(Config::default()).into();
         let client = Client::new().unwrap();
         let external = External::new(store.clone(), keys.clone(), Default::default());
-        let indexing = Indexing::new(Default::default(), &Defaults::default(), &client).unwrap();
+        let indexing = Indexing::new(Default::default(), &PeerSettings::default(), &client);
         let shared = Shared::new(store.clone(), keys.clone(), Config::default());
         let web = Arc::new(turnwise_web::Shared {
             store,

@@ -8,12 +8,12 @@
 use std::time::{Duration, Instant};
 
 use futures::future::try_join_all;
-use http::{Method, StatusCode};
+use http::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tokio::sync::watch;
+use turnwise_replicator::encode;
 
-use crate::database::{Database, Error, design_path, segment};
+use crate::database::{Database, Error, design_path};
 
 /// The time between two looks at how far a build is.
 const LOOK: Duration = Duration::from_secs(1);
@@ -98,18 +98,18 @@ pub struct Building {
 ///
 /// # Errors
 /// The server refuses a query, as for a view that does not compile; or the build makes no progress.
-pub async fn build(
+pub(crate) async fn build(
     database: &Database,
     name: &str,
     design: &Map<String, Value>,
-    progress: &watch::Sender<Building>,
+    progress: impl Fn(Building),
 ) -> Result<(), Error> {
     let queries = queries(database, name, design, &Kind::ALL).await?;
     if queries.is_empty() {
         return Ok(());
     }
     let total = left(database, name).await?;
-    progress.send_replace(Building { total, left: total });
+    progress(Building { total, left: total });
     let (mut passes, mut failures, mut least) = (0, 0, total);
     while passes < MAX_PASSES {
         let begun = Instant::now();
@@ -119,7 +119,7 @@ pub async fn build(
                 tokio::time::sleep(LOOK).await;
                 // What cannot be read now shows at the next look.
                 if let Ok(left) = left(database, name).await {
-                    progress.send_replace(Building { total: total.max(left), left });
+                    progress(Building { total: total.max(left), left });
                 }
             }
         };
@@ -146,7 +146,7 @@ pub async fn build(
             Err(error) => return Err(error),
         }
         let left = left(database, name).await?;
-        progress.send_replace(Building { total: total.max(left), left });
+        progress(Building { total: total.max(left), left });
         // Other copies of the shards may still be behind the ones that have answered.
         if left == 0 || took <= SHORT_PASS && left <= total / 100 {
             return Ok(());
@@ -159,14 +159,19 @@ pub async fn build(
     ))
 }
 
-/// The changes that the views of a design document lack, on all copies of all shards; 0 if it has no views.
-pub(crate) async fn left(database: &Database, name: &str) -> Result<u64, Error> {
+/// What the server tells about the index of the views of a design document; `None` if it has no views.
+async fn view_index(database: &Database, name: &str) -> Result<Option<Value>, Error> {
     match database.get(&format!("{}/_info", design_path(name))).await {
-        Ok(info) => Ok(info["view_index"]["updates_pending"]["total"].as_u64().unwrap_or(0)),
-        // A design document without views has no index of views.
-        Err(Error::Refused { status: StatusCode::NOT_FOUND, .. }) => Ok(0),
+        Ok(info) => Ok(Some(info["view_index"].clone())),
+        Err(error) if error.is_missing() => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// The changes that the views of a design document lack, on all copies of all shards; 0 if it has no views.
+pub(crate) async fn left(database: &Database, name: &str) -> Result<u64, Error> {
+    let info = view_index(database, name).await?;
+    Ok(info.and_then(|info| info["updates_pending"]["total"].as_u64()).unwrap_or(0))
 }
 
 /// Waits until the index of the views is on the disk. CouchDB closes it when one of the design documents that have it goes. It is then
@@ -174,12 +179,7 @@ pub(crate) async fn left(database: &Database, name: &str) -> Result<u64, Error> 
 pub(crate) async fn committed(database: &Database, name: &str) -> Result<(), Error> {
     let begun = Instant::now();
     while begun.elapsed() < MAX_COMMIT {
-        let info = match database.get(&format!("{}/_info", design_path(name))).await {
-            // It has no views.
-            Err(Error::Refused { status: StatusCode::NOT_FOUND, .. }) => return Ok(()),
-            info => info?,
-        };
-        if info["view_index"]["waiting_commit"] != true {
+        if view_index(database, name).await?.is_none_or(|info| info["waiting_commit"] != true) {
             break;
         }
         tokio::time::sleep(LOOK_AT_COMMIT).await;
@@ -208,7 +208,7 @@ pub(crate) async fn queries(
         partitions = partition_names(database).await?.into_iter().map(Some).collect();
     }
     let prefix = |partition: &Option<String>| match partition {
-        Some(partition) => format!("_partition/{}/", segment(partition)),
+        Some(partition) => format!("_partition/{}/", encode(partition)),
         None => String::new(),
     };
     let view = names(Kind::Views).into_iter().chain(names(Kind::Mango)).next();
@@ -216,12 +216,12 @@ pub(crate) async fn queries(
         let prefix = prefix(partition);
         queries.extend(
             view.iter().map(|view| {
-                format!("{prefix}{path}/_view/{}?limit=0&reduce=false&update=true", segment(view))
+                format!("{prefix}{path}/_view/{}?limit=0&reduce=false&update=true", encode(view))
             }),
         );
         let of_kind = |path_of_kind: &str, kind: Kind| -> Vec<String> {
             let query =
-                |index: &String| format!("{prefix}{path}/{path_of_kind}/{}?q=*:*&limit=1", segment(index));
+                |index: &String| format!("{prefix}{path}/{path_of_kind}/{}?q=*:*&limit=1", encode(index));
             names(kind).iter().map(query).collect()
         };
         queries.extend(of_kind("_search", Kind::Search));
@@ -243,7 +243,7 @@ async fn partition_names(database: &Database) -> Result<Vec<String>, Error> {
     let mut found: Vec<String> = Vec::new();
     let mut from = String::new();
     while found.len() < MAX_PARTITIONS {
-        let start = segment(&Value::String(from.clone()).to_string());
+        let start = encode(&Value::String(from.clone()).to_string());
         let page = database.get(&format!("_all_docs?limit=1&startkey={start}")).await?;
         let Some(id) = page["rows"][0]["id"].as_str() else { break };
         match id.split_once(':') {

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, json};
-use turnwise_outbound::{AuthPlugin, Client, Fault};
+use turnwise_outbound::{AuthPlugin, Client, Fault, PeerSettings};
 use turnwise_replicator::upstream::Address;
-use turnwise_replicator::{Defaults, Remote};
+use turnwise_replicator::{Remote, encode};
 use url::Url;
 
 /// How long the server of a database that a URL names may send nothing in answer to a request that needs no index.
@@ -18,8 +18,6 @@ const MAX_SILENCE: Duration = Duration::from_secs(600);
 const MAX_DELETES: usize = 10;
 /// The part of an unexpected answer that an error shows, in characters.
 const SHOWN_CHARS: usize = 300;
-/// The characters that are not escaped in a path segment.
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
@@ -122,18 +120,17 @@ impl Database {
         let address = Address::parse(server.as_str()).map_err(|_| wrong())?;
         let client = Client::new().map_err(|error| Error::Invalid(error.to_string()))?;
         // A few requests are not worth a session.
-        let defaults = Defaults {
+        let settings = PeerSettings {
             auth_plugins: vec![AuthPlugin::Basic],
             connection_timeout: ANSWER_TIMEOUT,
-            ..Defaults::default()
+            ..PeerSettings::default()
         };
-        let server = Remote::new(&address, &defaults, &client).map_err(|_| wrong())?;
-        Ok(Database::of(&server, &name))
+        Ok(Database::of(&Remote::new(&address, &settings, &client), &name))
     }
 
     /// The database with this name, on the connections of `server`.
     pub fn of(server: &Remote, name: &str) -> Database {
-        Database { server: server.clone(), path: Remote::path(name) }
+        Database { server: server.clone(), path: encode(name) }
     }
 
     /// Sends a request. `path` is relative to the database, percent-encoded, with its query. Returns `None` if what it names does not
@@ -208,7 +205,7 @@ impl Database {
         for _ in 0..MAX_DELETES {
             let Some(doc) = self.design(name).await? else { return Ok(false) };
             let rev = doc.get("_rev").and_then(Value::as_str).unwrap_or_default();
-            let path = format!("{}?rev={}", design_path(name), utf8_percent_encode(rev, SEGMENT));
+            let path = format!("{}?rev={}", design_path(name), encode(rev));
             match self.send(Method::DELETE, &path, None, false).await {
                 Ok(_) => return Ok(true),
                 // Another client has changed it: it is read again.
@@ -222,10 +219,5 @@ impl Database {
 
 /// The path of a design document in its database.
 pub(crate) fn design_path(name: &str) -> String {
-    format!("_design/{}", segment(name))
-}
-
-/// A segment of a path.
-pub(crate) fn segment(text: &str) -> String {
-    utf8_percent_encode(text, SEGMENT).to_string()
+    format!("_design/{}", encode(name))
 }

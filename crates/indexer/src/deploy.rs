@@ -249,18 +249,8 @@ async fn built(
     progress: &watch::Sender<Progress>,
 ) -> Result<(), Error> {
     progress.send_modify(|progress| progress.step = Step::Build);
-    let building = watch::Sender::new(Building::default());
-    let mut seen = building.subscribe();
-    let shown = async {
-        while seen.changed().await.is_ok() {
-            let now = *seen.borrow_and_update();
-            progress.send_modify(|progress| progress.building = now);
-        }
-    };
-    tokio::select! {
-        built = build(database, name, version, &building) => built,
-        () = shown => unreachable!("the sender lives longer"),
-    }
+    let building = |now| progress.send_modify(|progress| progress.building = now);
+    build(database, name, version, building).await
 }
 
 fn check_name(name: &str) -> Result<(), Error> {

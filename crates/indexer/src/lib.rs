@@ -1,7 +1,7 @@
 //! Indexes of CouchDB databases: views, search and nouveau indexes of design documents.
 //!
 //! - [`Database`]: the few requests that this needs.
-//! - [`build`](mod@build): builds all indexes of a design document, and waits for them.
+//! - [`build`]: builds all indexes of a design document, and waits for them.
 //! - [`deploy`](mod@deploy): replaces a design document after its indexes are built, so that no reader waits for them.
 //! - [`jobs`]: keeps the indexes of whole servers up to date, as jobs of type `indexing`.
 
@@ -12,7 +12,7 @@ pub mod jobs;
 
 use serde_json::{Map, Value};
 
-pub use build::{Building, Kind, build};
+pub use build::{Building, Kind};
 pub use database::{Database, Error};
 pub use deploy::{Deployed, Progress, Step, clean, deploy, rollback};
 

@@ -40,28 +40,47 @@ use crate::trickle::{self, MinimumProgress, Trickle};
 use crate::upload::{Progress, Upload};
 
 /// How a job's requests to its peers are made.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerSettings {
     /// The authentication methods, in the order in which they are tried.
     pub auth_plugins: Vec<AuthPlugin>,
-    /// When to renew a session whose cookie states no lifetime.
+    /// When to renew a session whose cookie states no lifetime. CouchDB: 550 s.
     pub session_refresh_interval: Duration,
-    /// Requests open concurrently.
+    /// Requests that a job has open concurrently. CouchDB: 20.
     pub http_connections: usize,
     /// Options of new sockets.
     pub socket_options: SocketOptions,
-    /// A request fails after a connection has been silent for this long.
+    /// A request fails after a connection has been silent for this long. CouchDB: 30 s.
     pub connection_timeout: Duration,
-    /// Time limit of a request until the end of its response; requests for changes have none.
+    /// Time limit of a request until the end of its response; requests for changes have none. `None`: no limit while
+    /// data moves, as in CouchDB.
     pub request_timeout: Option<Duration>,
     /// What a response must bring in each interval.
     pub minimum_progress: MinimumProgress,
-    /// The largest document that is read, in bytes.
+    /// The largest document that is read, in bytes, without attachments that are streamed. CouchDB targets accept 8 MB
+    /// by default.
     pub max_document_bytes: usize,
-    /// Attempts after the first one, per request.
+    /// Attempts after the first one, per request. CouchDB: 5.
     pub retries_per_request: u32,
     /// The tenant whose job it is, which decides which addresses it may reach. `None`: all that the egress rules allow.
     pub tenant: Option<String>,
+}
+
+impl Default for PeerSettings {
+    fn default() -> Self {
+        Self {
+            auth_plugins: AuthPlugin::ALL.to_vec(),
+            session_refresh_interval: Duration::from_secs(550),
+            http_connections: 20,
+            socket_options: SocketOptions::default(),
+            connection_timeout: Duration::from_secs(30),
+            request_timeout: None,
+            minimum_progress: MinimumProgress::default(),
+            max_document_bytes: 64 << 20,
+            retries_per_request: 5,
+            tenant: None,
+        }
+    }
 }
 
 /// One side of a job.
@@ -155,22 +174,6 @@ impl Peer {
         let shared = (Arc::clone(&self.0.pressure), Arc::clone(&self.0.flow));
         let scrubber = Arc::clone(&self.0.scrubber);
         Self(Arc::new(Inner::new(side, endpoint, settings, client, shared, scrubber)))
-    }
-
-    /// The server of a database; request paths are relative to its root.
-    pub fn server(
-        side: Side,
-        endpoint: &Endpoint,
-        settings: &PeerSettings,
-        scrubber: Arc<Scrubber>,
-        client: &Client,
-    ) -> Self {
-        let parent = |url: &str| {
-            let end = url.trim_end_matches('/').rfind('/').map_or(url.len(), |at| at + 1);
-            url[..end].to_owned()
-        };
-        let inner = Inner::new(side, endpoint, settings, client, Default::default(), scrubber);
-        Self(Arc::new(Inner { base: parent(&inner.base).into(), shown: parent(&inner.shown), ..inner }))
     }
 
     /// The silence after which a request fails.

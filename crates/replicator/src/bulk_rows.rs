@@ -15,7 +15,6 @@ pub(crate) struct Row {
     id: PeerText,
     #[serde(default)]
     rev: PeerText,
-    #[serde(default)]
     error: Option<PeerText>,
     #[serde(default)]
     reason: PeerText,

@@ -108,140 +108,129 @@ pub fn check_document(
     database: Option<&Database>,
     job: Option<&Job>,
 ) -> Vec<Finding> {
-    let mut findings = rows.unreadable.clone();
-    if !findings.is_empty() {
-        return findings;
-    }
-    let mut found =
-        |invariant, key: Bytes, problem: &str| findings.push(Finding::new(invariant, &key, problem));
-    let head_key = keys.document(db, id);
-    let Some(head) = &rows.head else {
-        check_orphans(keys, (db, id), rows, &mut found);
-        return findings;
-    };
-    let Some(database) = database else {
-        found(Invariant::DatabaseThere, head_key, "there is no database of this name");
-        return findings;
-    };
-    if !rows.changes.contains(&head.sequence) {
-        let problem = format!("there is no change {}", head.sequence);
-        found(Invariant::Changed, head_key.clone(), &problem);
-    }
-    for other in rows.changes.iter().filter(|sequence| **sequence != head.sequence) {
-        let problem = format!("the document's latest change is {}", head.sequence);
-        found(Invariant::Changed, keys.change(db, *other), &problem);
-    }
-    if let Err((n, problem)) = check_body(&rows.body) {
-        found(Invariant::BodyWhole, keys.body_piece(db, id, n), &problem);
-    }
-    let Some(row) = &rows.replication else {
-        // The deletion of a database removes these rows first.
-        if is_replicated(id, head) && !database.deleting {
-            found(Invariant::Scheduled, head_key, "there is no row for its replication");
+    let mut found = Found { keys, db, id, rows, findings: rows.unreadable.clone() };
+    if found.findings.is_empty() {
+        match &rows.head {
+            Some(head) => found.document(head, database, job),
+            None => found.orphans(),
         }
-        for due_us in &rows.unresolved {
-            found(Invariant::Resolved, keys.unresolved_entry(*due_us, db, id), "no document waits for it");
-        }
-        for check_us in &rows.filter_checks {
-            found(
-                Invariant::Resolved,
-                keys.filter_check(*check_us, db, id),
-                "the document has no replication",
-            );
-        }
-        return findings;
-    };
-    check_replication(keys, (db, id), (rows, head, row), job, &mut found);
-    findings
+    }
+    found.findings
 }
 
-/// Reports the rows of a document that does not exist.
-fn check_orphans(
-    keys: &Keyspace,
-    (db, id): (&str, &str),
-    rows: &DocumentRows,
-    found: &mut impl FnMut(Invariant, Bytes, &str),
-) {
-    for sequence in &rows.changes {
-        found(Invariant::Changed, keys.change(db, *sequence), "it names a document that does not exist");
-    }
-    for n in rows.body.keys() {
-        found(Invariant::BodyWhole, keys.body_piece(db, id, *n), "there is no document");
-    }
-    if rows.replication.is_some() {
-        found(Invariant::Scheduled, keys.replication(db, id), "there is no document");
-    }
-    for due_us in &rows.unresolved {
-        found(Invariant::Resolved, keys.unresolved_entry(*due_us, db, id), "there is no document");
-    }
-    for check_us in &rows.filter_checks {
-        found(Invariant::Resolved, keys.filter_check(*check_us, db, id), "there is no document");
-    }
+/// What was found in the rows of one document.
+struct Found<'a> {
+    keys: &'a Keyspace,
+    db: &'a str,
+    id: &'a str,
+    rows: &'a DocumentRows,
+    findings: Vec<Finding>,
 }
 
-/// Checks the row of a document's replication.
-fn check_replication(
-    keys: &Keyspace,
-    (db, id): (&str, &str),
-    (rows, head, row): (&DocumentRows, &Head, &Row),
-    job: Option<&Job>,
-    found: &mut impl FnMut(Invariant, Bytes, &str),
-) {
-    let row_key = keys.replication(db, id);
-    if !is_replicated(id, head) {
-        found(Invariant::Scheduled, row_key.clone(), "the document is deleted, or describes no replication");
-    } else if row.rev != head.rev {
-        let problem = format!("it is about revision {}, and the document has revision {}", row.rev, head.rev);
-        found(Invariant::Scheduled, row_key.clone(), &problem);
+impl Found<'_> {
+    fn add(&mut self, invariant: Invariant, key: Bytes, problem: impl Into<String>) {
+        self.findings.push(Finding::new(invariant, &key, problem));
     }
-    let waits = matches!(row.state, RowState::Initializing | RowState::Error);
-    if waits != row.due_us.is_some() {
-        let problem = format!("it is {:?} and has {} due time", row.state, if waits { "no" } else { "a" });
-        found(Invariant::Resolved, row_key.clone(), &problem);
-    }
-    if let Some(due_us) = row.due_us.filter(|due_us| !rows.unresolved.contains(due_us)) {
-        found(Invariant::Resolved, row_key.clone(), &format!("there is no entry at {due_us}"));
-    }
-    for other in rows.unresolved.iter().filter(|due_us| row.due_us != Some(**due_us)) {
-        found(Invariant::Resolved, keys.unresolved_entry(*other, db, id), "no document waits for it");
-    }
-    if row.check_us.is_some() && row.state != RowState::Scheduled {
-        let problem = format!("it is {:?}, but has a time to check its filter again", row.state);
-        found(Invariant::Resolved, row_key.clone(), &problem);
-    }
-    if let Some(check_us) = row.check_us.filter(|check_us| !rows.filter_checks.contains(check_us)) {
-        found(
-            Invariant::Resolved,
-            row_key.clone(),
-            &format!("there is no check of its filter at {check_us}"),
-        );
-    }
-    for other in rows.filter_checks.iter().filter(|check_us| row.check_us != Some(**check_us)) {
-        found(
-            Invariant::Resolved,
-            keys.filter_check(*other, db, id),
-            "the document's row names another time",
-        );
-    }
-    match (&row.job, job) {
-        (None, _) if row.state == RowState::Scheduled => {
-            found(Invariant::DocumentsJob, row_key, "it is scheduled and names no job");
+
+    /// Reports the rows of a document that does not exist.
+    fn orphans(&mut self) {
+        let Self { keys, db, id, rows, .. } = *self;
+        for sequence in &rows.changes {
+            let key = keys.change(db, *sequence);
+            self.add(Invariant::Changed, key, "it names a document that does not exist");
         }
-        (None, _) => {}
-        (Some(_), _) if row.state != RowState::Scheduled => {
-            found(Invariant::DocumentsJob, row_key, &format!("it is {:?} and names a job", row.state));
+        for n in rows.body.keys() {
+            self.add(Invariant::BodyWhole, keys.body_piece(db, id, *n), "there is no document");
         }
-        (Some(name), None) => {
-            found(Invariant::DocumentsJob, row_key, &format!("its job {name} does not exist"));
+        if rows.replication.is_some() {
+            self.add(Invariant::Scheduled, keys.replication(db, id), "there is no document");
         }
-        (Some(name), Some(job)) => {
-            if document_of(job).as_ref() != Some(&(db.to_owned(), id.to_owned())) {
-                let problem = format!(
-                    "its job {name} has ended, is about to be removed, or belongs to another document"
-                );
-                found(Invariant::DocumentsJob, row_key, &problem);
+        self.entries(None, "there is no document", "there is no document");
+    }
+
+    /// Reports the entries in the indexes of unresolved documents and of filter checks that a document's row does not name.
+    fn entries(&mut self, row: Option<&Row>, unresolved: &str, checked: &str) {
+        let Self { keys, db, id, rows, .. } = *self;
+        let (due_us, check_us) = (row.and_then(|row| row.due_us), row.and_then(|row| row.check_us));
+        for other in rows.unresolved.iter().filter(|other| due_us != Some(**other)) {
+            self.add(Invariant::Resolved, keys.unresolved_entry(*other, db, id), unresolved);
+        }
+        for other in rows.filter_checks.iter().filter(|other| check_us != Some(**other)) {
+            self.add(Invariant::Resolved, keys.filter_check(*other, db, id), checked);
+        }
+    }
+
+    fn document(&mut self, head: &Head, database: Option<&Database>, job: Option<&Job>) {
+        let Self { keys, db, id, rows, .. } = *self;
+        let head_key = keys.document(db, id);
+        let Some(database) = database else {
+            return self.add(Invariant::DatabaseThere, head_key, "there is no database of this name");
+        };
+        if !rows.changes.contains(&head.sequence) {
+            self.add(Invariant::Changed, head_key.clone(), format!("there is no change {}", head.sequence));
+        }
+        for other in rows.changes.iter().filter(|sequence| **sequence != head.sequence) {
+            let problem = format!("the document's latest change is {}", head.sequence);
+            self.add(Invariant::Changed, keys.change(db, *other), problem);
+        }
+        if let Err((n, problem)) = check_body(&rows.body) {
+            self.add(Invariant::BodyWhole, keys.body_piece(db, id, n), problem);
+        }
+        match &rows.replication {
+            Some(row) => self.replication(head, row, job),
+            None => {
+                // The deletion of a database removes these rows first.
+                if is_replicated(id, head) && !database.deleting {
+                    self.add(Invariant::Scheduled, head_key, "there is no row for its replication");
+                }
+                self.entries(None, "no document waits for it", "the document has no replication");
             }
         }
+    }
+
+    /// Checks the row of a document's replication.
+    fn replication(&mut self, head: &Head, row: &Row, job: Option<&Job>) {
+        let Self { keys, db, id, rows, .. } = *self;
+        let row_key = || keys.replication(db, id);
+        if !is_replicated(id, head) {
+            let problem = "the document is deleted, or describes no replication";
+            self.add(Invariant::Scheduled, row_key(), problem);
+        } else if row.rev != head.rev {
+            let problem =
+                format!("it is about revision {}, and the document has revision {}", row.rev, head.rev);
+            self.add(Invariant::Scheduled, row_key(), problem);
+        }
+        let waits = matches!(row.state, RowState::Initializing | RowState::Error);
+        if waits != row.due_us.is_some() {
+            let problem =
+                format!("it is {:?} and has {} due time", row.state, if waits { "no" } else { "a" });
+            self.add(Invariant::Resolved, row_key(), problem);
+        }
+        if let Some(due_us) = row.due_us.filter(|due_us| !rows.unresolved.contains(due_us)) {
+            self.add(Invariant::Resolved, row_key(), format!("there is no entry at {due_us}"));
+        }
+        if row.check_us.is_some() && row.state != RowState::Scheduled {
+            let problem = format!("it is {:?}, but has a time to check its filter again", row.state);
+            self.add(Invariant::Resolved, row_key(), problem);
+        }
+        if let Some(check_us) = row.check_us.filter(|check_us| !rows.filter_checks.contains(check_us)) {
+            let problem = format!("there is no check of its filter at {check_us}");
+            self.add(Invariant::Resolved, row_key(), problem);
+        }
+        self.entries(Some(row), "no document waits for it", "the document's row names another time");
+        let problem = match (&row.job, job) {
+            (None, _) if row.state == RowState::Scheduled => "it is scheduled and names no job".to_owned(),
+            (None, _) => return,
+            (Some(_), _) if row.state != RowState::Scheduled => {
+                format!("it is {:?} and names a job", row.state)
+            }
+            (Some(name), None) => format!("its job {name} does not exist"),
+            (Some(_), Some(job)) if document_of(job).is_some_and(|(of, doc)| of == db && doc == id) => return,
+            (Some(name), Some(_)) => {
+                format!("its job {name} has ended, is about to be removed, or belongs to another document")
+            }
+        };
+        self.add(Invariant::DocumentsJob, row_key(), problem);
     }
 }
 
@@ -267,33 +256,22 @@ pub fn check_documents_job(keys: &Keyspace, job: &Job, row: Option<&Row>) -> Opt
     (!known).then(|| Finding::new(Invariant::DocumentsJob, &keys.job(JOB_TYPE, &job.id), problem()))
 }
 
-/// The totals over the heads of a database's documents.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
-    /// Documents that are not deleted.
-    pub documents: u64,
-    /// Tombstones.
-    pub deleted: u64,
-    /// The number of the latest write.
-    pub latest: i64,
-}
-
-impl Tally {
+impl Counters {
     /// Counts a head.
-    pub fn add(&mut self, head: &Head) {
+    pub fn count(&mut self, head: &Head) {
         self.documents += u64::from(!head.deleted);
         self.deleted += u64::from(head.deleted);
-        self.latest = self.latest.max(head.sequence);
+        self.sequence = self.sequence.max(head.sequence);
     }
 }
 
-/// Checks a database that has rows.
+/// Checks a database that has rows. `counted` are the numbers of the heads of its documents.
 pub fn check_database(
     keys: &Keyspace,
     db: &str,
     database: Option<&Database>,
     counters: Option<&Counters>,
-    tally: &Tally,
+    counted: &Counters,
 ) -> Option<Finding> {
     let (key, sequence) = (keys.database(db), keys.sequence(db));
     let Some(database) = database else {
@@ -305,67 +283,10 @@ pub fn check_database(
     let Some(counters) = counters else {
         return Some(Finding::new(Invariant::Counted, &key, "it has no update sequence"));
     };
-    let counted = Counters { sequence: tally.latest, documents: tally.documents, deleted: tally.deleted };
-    let problem = || format!("{} are stored, and the documents are {}", words(counters), words(&counted));
-    (*counters != counted).then(|| Finding::new(Invariant::Counted, &sequence, problem()))
+    let problem = || format!("{} are stored, and the documents are {}", words(counters), words(counted));
+    (counters != counted).then(|| Finding::new(Invariant::Counted, &sequence, problem()))
 }
 
 fn words(Counters { sequence, documents, deleted }: &Counters) -> String {
     format!("{documents} documents, {deleted} deleted, sequence {sequence}")
-}
-
-/// Checks every `_replicator` database of a store, given all of its rows. Holds all of them in memory, so it is for tests.
-pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
-    let mut documents: BTreeMap<DocumentKey, DocumentRows> = BTreeMap::new();
-    let mut databases: BTreeMap<String, (Option<Database>, Option<Counters>, Tally)> = BTreeMap::new();
-    let mut jobs: BTreeMap<String, Job> = BTreeMap::new();
-    let mut findings = Vec::new();
-    for (key, value) in rows {
-        let Some(row) = Key::parse(keys, key) else { continue };
-        if let Some(problem) = unreadable(&row, value) {
-            findings.push(Finding::new(Invariant::Readable, key, problem));
-            continue;
-        }
-        let document = match &row {
-            Key::Database(db) => {
-                databases.entry(db.clone()).or_default().0 = serde_json::from_slice(value).ok();
-                continue;
-            }
-            Key::Sequence(db) => {
-                databases.entry(db.clone()).or_default().1 = serde_json::from_slice(value).ok();
-                continue;
-            }
-            Key::Job(job) => {
-                let read = turnwise_queue::check::read_record(job, value).ok();
-                jobs.extend(read.filter(|job| job.job_type == JOB_TYPE).map(|job| (job.id.clone(), job)));
-                continue;
-            }
-            Key::Change(db, _) => (db.clone(), serde_json::from_slice(value).unwrap_or_default()),
-            Key::Document(db, id)
-            | Key::Body(db, id, _)
-            | Key::Replication(db, id)
-            | Key::Unresolved(_, db, id)
-            | Key::FilterCheck(_, db, id) => (db.clone(), id.clone()),
-            _ => continue,
-        };
-        let rows = documents.entry(document.clone()).or_default();
-        rows.add(&row, key, value);
-        let tally = &mut databases.entry(document.0).or_default().2;
-        if let (Key::Document(..), Some(head)) = (&row, &rows.head) {
-            tally.add(head);
-        }
-    }
-    for (key, rows) in &documents {
-        let database = databases.get(&key.0).and_then(|(database, ..)| database.as_ref());
-        let job = rows.replication.as_ref().and_then(|row| jobs.get(row.job.as_ref()?));
-        findings.extend(check_document(keys, key, rows, database, job));
-    }
-    for job in jobs.values() {
-        let rows = document_of(job).and_then(|key| documents.get(&key));
-        findings.extend(check_documents_job(keys, job, rows.and_then(|rows| rows.replication.as_ref())));
-    }
-    for (db, (database, counters, tally)) in &databases {
-        findings.extend(check_database(keys, db, database.as_ref(), counters.as_ref(), tally));
-    }
-    findings
 }

@@ -66,20 +66,14 @@ impl Alone {
     }
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct LogDoc {
+    #[serde(default)]
+    _id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     _rev: Option<String>,
     #[serde(flatten)]
     log: Log,
-}
-
-#[derive(Serialize)]
-struct NewLogDoc<'a> {
-    _id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    _rev: Option<&'a str>,
-    #[serde(flatten)]
-    log: &'a Log,
 }
 
 /// The response to a write. The status is not enough, because a proxy in front of the server may return any status.
@@ -150,7 +144,7 @@ pub(crate) struct Checkpoints {
     /// The result of the comparison at the start.
     pub start: Start,
     /// Why the source rejects its document, if it does.
-    rejected: Option<String>,
+    pub rejected: Option<String>,
 }
 
 /// The checkpoint document of one side.
@@ -189,16 +183,6 @@ impl Checkpoints {
             _ => compare(&on_source, &on_target),
         };
         Ok(Self { sides, start, rejected })
-    }
-
-    /// Why the source rejects its checkpoint, if it does.
-    pub fn rejected(&self) -> Option<&str> {
-        self.rejected.as_deref()
-    }
-
-    /// Discards what was found: the run starts from the beginning.
-    pub fn distrust(&mut self) {
-        self.start = Start::default();
     }
 
     /// Verifies that both databases are still those with which the run began.
@@ -248,19 +232,13 @@ fn say_rejected(error: &Error) -> String {
 
 impl Document {
     async fn read(&mut self) -> Result<Log, Error> {
-        match self.peer.json::<LogDoc>(&Request::get(&*self.id), DOC_BYTES).await {
-            Ok(found) => {
-                self.rev = found._rev;
-                self.session_id = Some(found.log.session_id.clone()).filter(|id| !id.is_empty());
-                Ok(found.log)
-            }
-            Err(error) if error.status() == Some(404) => {
-                self.rev = None;
-                self.session_id = None;
-                Ok(Log::default())
-            }
-            Err(error) => Err(error),
-        }
+        let found = match self.peer.json::<LogDoc>(&Request::get(&*self.id), DOC_BYTES).await {
+            Err(error) if error.status() == Some(404) => LogDoc::default(),
+            found => found?,
+        };
+        self.rev = found._rev;
+        self.session_id = Some(found.log.session_id.clone()).filter(|id| !id.is_empty());
+        Ok(found.log)
     }
 
     async fn verify(&mut self) -> Result<(), Error> {
@@ -287,7 +265,7 @@ impl Document {
         let peer = self.peer.clone();
         let mut retries = peer.retries();
         loop {
-            let doc = NewLogDoc { _id: &self.id, _rev: self.rev.as_deref(), log };
+            let doc = LogDoc { _id: self.id.clone(), _rev: self.rev.clone(), log: log.clone() };
             let body = serde_json::to_vec(&doc).expect("a checkpoint is plain data");
             let request = Request::new(http::Method::PUT, &*self.id).json(body);
             match self.peer.json::<Written>(&request, DOC_BYTES).await {
@@ -342,18 +320,17 @@ fn compare(source: &Log, target: &Log) -> Start {
     }
     // The latest session comes first on both sides. The first of the target's sessions that the source also has is the
     // latest common one.
-    for (nth, session) in target.history.iter().enumerate() {
-        if !session.session_id.is_empty()
+    let is_common = |session: &Session| {
+        !session.session_id.is_empty()
             && source.history.iter().any(|other| other.session_id == session.session_id)
-        {
-            return Start {
-                seq: Some(session.recorded_seq.clone()),
-                history: target.history[nth..].to_vec(),
-                session_id: Some(session.session_id.clone()),
-            };
-        }
+    };
+    let Some(nth) = target.history.iter().position(is_common) else { return Start::default() };
+    let last = &target.history[nth];
+    Start {
+        seq: Some(last.recorded_seq.clone()),
+        history: target.history[nth..].to_vec(),
+        session_id: Some(last.session_id.clone()),
     }
-    Start::default()
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::multiplex;
 use crate::stats::Stats;
 
 /// What a run needs from its process.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Context {
     /// The connections, shared by all runs.
     pub client: Client,

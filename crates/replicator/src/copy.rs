@@ -16,7 +16,6 @@ use crate::fetch::{Fetcher, NotInline, Sink};
 use crate::pace::Pace;
 use crate::query::DocName;
 use crate::revs_diff::{self, Missing};
-use crate::seq::Seq;
 use crate::spec::Replication;
 use crate::stats::Tally;
 use crate::write::WriteBuffer;
@@ -49,7 +48,7 @@ const FRESH_REVISIONS: u64 = 2_000;
 
 /// Copies batches; all batches in flight share it.
 pub(crate) struct Copier {
-    target: Peer,
+    pub target: Peer,
     fetcher: Fetcher,
     attachments: attachments::Copier,
     target_is_pouchdb: bool,
@@ -76,25 +75,19 @@ impl Copier {
         on_target: &Info,
         tally: Tally,
     ) -> Self {
-        let target_is_pouchdb = on_target.is_pouchdb();
-        let at_once = (replication.http_connections / replication.worker_processes).max(1);
-        let pace = Arc::new(Pace::new(replication));
+        let (target_is_pouchdb, is_empty) = (on_target.is_pouchdb(), on_target.is_empty());
+        let (settings, pace) = (&replication.settings, Arc::new(Pace::new(replication)));
+        let (from, to) = (source.clone(), target.clone());
         Self {
-            fetcher: Fetcher::new(source.clone(), replication, Arc::clone(&pace)),
-            attachments: attachments::Copier::new(
-                source,
-                target.clone(),
-                target_is_pouchdb,
-                at_once,
-                replication.missing_doc_retry,
-            ),
+            fetcher: Fetcher::new(source, replication, Arc::clone(&pace)),
+            attachments: attachments::Copier::new(from, to, settings, target_is_pouchdb),
             target,
             target_is_pouchdb,
             inline_room: Semaphore::new(INLINE_BATCHES),
             pace,
-            demand: Arc::new(Demand::new(on_target.is_empty())),
+            demand: Arc::new(Demand::new(is_empty)),
             on_target: Arc::default(),
-            fresh: Mutex::new(Fresh::new(on_target.is_empty())),
+            fresh: Mutex::new(Fresh::new(is_empty)),
             tally,
         }
     }
@@ -140,11 +133,6 @@ impl Copier {
         }
         writer.buffer.flush(&self.target, &self.pace, &self.tally).await?;
         Ok(unread == 0)
-    }
-
-    /// Reads what the target has, if it has nearly everything. `infos` describe the source and the target.
-    pub async fn read_target(&self, replication: &Replication, infos: (&Info, &Info), start: &Seq) {
-        self.on_target.read(&self.target, replication, infos, start).await;
     }
 
     /// All of `revs`, if the target is known to lack them.
@@ -291,16 +279,16 @@ impl<'a> Writer<'a> {
 
     /// The bytes of the attachments, if they can travel inside their document.
     fn inline(&self, missing: &Missing, summary: &attachments::Summary) -> Option<u64> {
-        if DocName::of(&missing.id) != DocName::Plain {
+        let Copier { target_is_pouchdb, fetcher, .. } = self.copier;
+        let limit = match DocName::of(&missing.id) {
+            // Inside a document, attachments are not encoded. Between two CouchDBs they stay as stored, so that digests agree.
+            DocName::Plain if summary.encoded && !target_is_pouchdb => return None,
+            DocName::Plain if missing.possible_ancestors.is_empty() => INLINE_BYTES,
+            DocName::Plain => INLINE_AGAIN_BYTES,
             // Where a gateway folds their URLs, there is no other way.
-            return summary
-                .bytes
-                .filter(|&bytes| bytes <= INLINE_BATCH_BYTES && self.copier.fetcher.has_inline());
-        }
-        // Inside a document, attachments are not encoded. Between two CouchDBs they stay as stored, so that digests agree.
-        let as_stored = !summary.encoded || self.copier.target_is_pouchdb;
-        let limit = if missing.possible_ancestors.is_empty() { INLINE_BYTES } else { INLINE_AGAIN_BYTES };
-        summary.bytes.filter(|&bytes| bytes <= limit && as_stored && self.copier.fetcher.has_inline())
+            _ => INLINE_BATCH_BYTES,
+        };
+        summary.bytes.filter(|&bytes| bytes <= limit && fetcher.has_inline())
     }
 }
 

@@ -122,9 +122,7 @@ async fn ask_pending(source: &Peer, since: &Seq) -> Result<Option<u64>, Error> {
     struct Pending {
         pending: Option<u64>,
     }
-    let mut query = Query::default();
-    query.add("limit", "0");
-    query.add("since", &since.to_query());
+    let query = Query::of([("limit", "0"), ("since", &since.to_query())]);
     let answer = source.send(&Request::get(query.on("_changes"))).await?;
     Ok(answer.json::<Pending>(INFO_BYTES).await?.pending)
 }
@@ -151,14 +149,14 @@ pub async fn filter_code(replication: &Replication, client: &Client) -> Result<O
     }
     let (design, function) = name.split_once('/').expect("checked when it was parsed");
     let source = replication.peer(Side::Source, client);
-    let request = Request::get(doc_path(&format!("_design/{design}")));
-    let doc: serde_json::Value = source.json(&request, DESIGN_DOC_BYTES).await?;
+    let path = doc_path(&format!("_design/{design}"));
+    let doc: serde_json::Value = source.json(&Request::get(&*path), DESIGN_DOC_BYTES).await?;
     match doc["filters"][function].as_str() {
         Some(code) => Ok(Some(code.to_owned())),
         None => {
             let problem =
                 Fault::Unexpected(format!("the design document has no filter function `{function}`"));
-            Err(source.fault(Method::GET, &doc_path(&format!("_design/{design}")), problem))
+            Err(source.fault(Method::GET, &path, problem))
         }
     }
 }

@@ -57,13 +57,8 @@ impl Term {
     }
 
     fn number(number: &Number) -> Self {
-        if let Some(integer) = number.as_i64() {
-            Self::Integer(integer.into())
-        } else if let Some(integer) = number.as_u64() {
-            Self::Integer(integer.into())
-        } else {
-            Self::Float(number.as_f64().unwrap_or_default())
-        }
+        let float = || Self::Float(number.as_f64().unwrap_or_default());
+        number.as_i128().map_or_else(float, Self::Integer)
     }
 
     /// The term's bytes, beginning with the version byte.

@@ -7,12 +7,11 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use turnwise_outbound::{Client, FieldError};
-use turnwise_queue::{Job, Keyspace, MAX_INFO_BYTES, Parked};
+use turnwise_queue::{Job, Keyspace, MAX_INFO_BYTES, Parked, Result as QueueResult};
 use turnwise_store::{Runtime, Transaction};
 use turnwise_worker::{JobContext, JobHandler, Live, Outcome};
 
 use crate::doc_processor::Settings;
-use crate::events::{Event, Events, JobEnd};
 use crate::metrics::{Metrics, Part};
 use crate::multiplex::{Multiplex, Prospect};
 use crate::request_spans;
@@ -20,35 +19,19 @@ use crate::{Context, Error, Replication, Report, Stats, doc_processor, replicate
 
 /// Runs replications. A job's options are the JSON object of its document or `_replicate` body.
 pub struct Handler {
-    client: Client,
-    metrics: Arc<Metrics>,
-    settings: Live<Settings>,
-    runtime: Arc<dyn Runtime>,
-    events: Events,
-    multiplex: Option<Multiplex>,
+    /// The connections, which all jobs share.
+    pub client: Client,
+    /// Counts what the runs do.
+    pub metrics: Arc<Metrics>,
+    /// Each run uses the settings at its start.
+    pub settings: Live<Settings>,
+    /// The clock.
+    pub runtime: Arc<dyn Runtime>,
+    /// Jobs that have nothing to do park here, and its owner watches their sources.
+    pub multiplex: Multiplex,
 }
 
 impl Handler {
-    /// A handler whose jobs share the connections of `client`. Each run uses the settings at its start.
-    pub fn new(
-        client: Client,
-        metrics: Arc<Metrics>,
-        settings: Live<Settings>,
-        runtime: Arc<dyn Runtime>,
-    ) -> Self {
-        Handler { client, metrics, settings, runtime, events: Events::default(), multiplex: None }
-    }
-
-    /// Publishes the start and end of its runs on this bus.
-    pub fn with_events(self, events: Events) -> Self {
-        Handler { events, ..self }
-    }
-
-    /// Jobs that have nothing to do park, and the owner of `multiplex` watches their sources.
-    pub fn with_multiplex(self, multiplex: Multiplex) -> Self {
-        Handler { multiplex: Some(multiplex), ..self }
-    }
-
     /// Runs a job. Returns its report and, if the run parked, where.
     async fn replicate(&self, job: &JobContext) -> Result<(Report, Option<Parked>), Error> {
         let object: Map<String, Value> = serde_json::from_str(job.options.get())
@@ -58,8 +41,7 @@ impl Handler {
         let mut context = Context::new(self.client.clone(), server_uuid);
         context.metrics = Arc::clone(&self.metrics);
         context.stop = job.stop.clone();
-        context.parking =
-            self.multiplex.as_ref().and_then(|multiplex| multiplex.prospect(&job.job.id, &replication));
+        context.parking = self.multiplex.prospect(&job.job.id, &replication);
         // A job's numbers continue through crashes, preemptions and moves to other workers. Only a new job begins at zero.
         let info = job.job.info.as_deref().map_or("null", RawValue::get);
         let before: Stats = serde_json::from_str(info).unwrap_or_default();
@@ -93,31 +75,16 @@ impl Handler {
 #[async_trait]
 impl JobHandler for Handler {
     async fn run(&self, job: JobContext) -> Outcome {
-        let id: Arc<str> = job.job.id.as_str().into();
-        self.events.send(Event::JobStarted { id: id.clone() });
-        let outcome = match self.replicate(&job).await {
+        match self.replicate(&job).await {
             Ok((Report { parked: Some(token), .. }, Some(at))) => Outcome::Parked { at, token },
             Ok((report, _)) if report.stopped => Outcome::Stopped,
             Ok((report, _)) => Outcome::completed(&fitting(report)),
             Err(error) if error.is_terminal() => Outcome::Failed(error.to_string()),
             Err(error) => Outcome::Crashed(error.to_string()),
-        };
-        let end = match &outcome {
-            Outcome::Completed(_) => JobEnd::Completed,
-            Outcome::Failed(_) => JobEnd::Failed,
-            Outcome::Crashed(_) => JobEnd::Crashed,
-            Outcome::Stopped | Outcome::Parked { .. } => JobEnd::Stopped,
-        };
-        self.events.send(Event::JobEnded { id, end });
-        outcome
+        }
     }
 
-    async fn ended(
-        &self,
-        tx: &Transaction,
-        keys: &Keyspace,
-        job: Option<&Job>,
-    ) -> turnwise_queue::Result<()> {
+    async fn ended(&self, tx: &Transaction, keys: &Keyspace, job: Option<&Job>) -> QueueResult<()> {
         match job {
             Some(job) => doc_processor::job_ended(tx, keys, job, self.runtime.now_us()).await,
             None => Ok(()),

@@ -27,15 +27,17 @@ pub(crate) enum Error {
 const ENVELOPE_BYTES: usize = 256 * 1024;
 
 /// Which values are rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// The elements of the outermost array, or of the arrays that are members of the outermost object.
+    #[default]
     Array,
     /// The outermost values.
     Lines,
 }
 
 /// The state between two pieces of a response.
+#[derive(Default)]
 pub(crate) struct Splitter {
     shape: Shape,
     limit_bytes: usize,
@@ -59,20 +61,7 @@ pub(crate) struct Splitter {
 impl Splitter {
     /// A splitter whose rows may have at most `limit_bytes`.
     pub fn new(shape: Shape, limit_bytes: usize) -> Self {
-        Self {
-            shape,
-            limit_bytes,
-            depth: 0,
-            outer_is_object: false,
-            in_rows: shape == Shape::Lines,
-            in_string: false,
-            escaped: false,
-            partial: Vec::new(),
-            in_row: false,
-            in_scalar: false,
-            envelope: Vec::new(),
-            finished: false,
-        }
+        Self { shape, limit_bytes, in_rows: shape == Shape::Lines, ..Self::default() }
     }
 
     /// Takes the next piece and calls `row` with every row that ends in it.

@@ -12,15 +12,11 @@ use std::time::Duration;
 use futures::StreamExt;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::{Keyspace, Result};
-use turnwise_queue::{NODE_TYPE, NodeOptions, nodes};
+use turnwise_queue::{Keyspace, NODE_TYPE, NodeOptions, nodes};
 use turnwise_store::Store;
 use turnwise_worker::{Membership, membership_events, owner};
 
-use crate::events::{Event, Events};
-
-/// The pause after a failed read of the nodes.
-const ERROR_PAUSE: Duration = Duration::from_secs(1);
+use crate::waits::tried;
 
 /// How long the membership must be unchanged before it counts as stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,51 +75,26 @@ impl Ownership {
         keys: &Keyspace,
         counts: fn(&NodeOptions) -> bool,
         periods: Periods,
-        events: &Events,
         stop: CancellationToken,
     ) {
         let follow = async {
             let Periods { start, quiet } = periods;
             let mut changes = pin!(membership_events(store.clone(), keys.clone(), NODE_TYPE, start, quiet));
             while let Some(membership) = changes.next().await {
-                let membership = match membership {
-                    Membership::Unstable => Membership::Unstable,
-                    Membership::Stable(_) => {
-                        let members = self.read(store, keys, counts).await;
-                        self.settle(members.clone());
-                        Membership::Stable(members)
-                    }
-                };
-                events.send(Event::Cluster(membership));
+                if let Membership::Stable(_) = membership {
+                    self.settle(self.read(store, keys, counts).await);
+                }
             }
         };
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = follow => {}
-        }
+        stop.run_until_cancelled(follow).await;
     }
 
     /// The names of the nodes that count, including this one: this node is alive, even if other nodes have removed it.
     async fn read(&self, store: &Store, keys: &Keyspace, counts: fn(&NodeOptions) -> bool) -> Vec<String> {
-        loop {
-            match names(store, keys, counts).await {
-                Ok(mut names) => {
-                    names.push(self.node.clone());
-                    names.sort_unstable();
-                    names.dedup();
-                    return names;
-                }
-                Err(error) => tracing::error!(%error, "cannot read the nodes; retrying"),
-            }
-            store.runtime().sleep(ERROR_PAUSE).await;
-        }
+        let nodes = tried(store, "cannot read the nodes", |tx| async move { nodes::list(&tx, keys).await });
+        let counted = nodes.await.into_iter().filter(|node| node.node_options.as_ref().is_some_and(counts));
+        counted.map(|node| node.node).chain([self.node.clone()]).collect()
     }
-}
-
-async fn names(store: &Store, keys: &Keyspace, counts: fn(&NodeOptions) -> bool) -> Result<Vec<String>> {
-    let nodes = store.transact(|tx| async move { nodes::list(&tx, keys).await }).await?;
-    let counted = nodes.into_iter().filter(|node| node.node_options.as_ref().is_some_and(counts));
-    Ok(counted.map(|node| node.node).collect())
 }
 
 #[cfg(test)]

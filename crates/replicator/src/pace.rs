@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use turnwise_outbound::Side;
 
-use crate::spec::{ADAPTIVE_BATCH_SIZE, Replication};
+use crate::spec::{ADAPTIVE_BATCH_SIZE, Defaults, Replication};
 
 /// The full room.
 const WHOLE: u32 = 1 << 16;
@@ -48,11 +48,11 @@ pub(crate) struct Pace {
 impl Pace {
     /// Starts with the full room.
     pub fn new(replication: &Replication) -> Self {
-        let Replication { checkpoint_interval, connection_timeout, request_timeout, .. } = replication;
-        let shortest = (*checkpoint_interval).min(*connection_timeout);
-        let shortest = request_timeout.map_or(shortest, |timeout| timeout.min(shortest));
+        let Defaults { checkpoint_interval, ref peers, .. } = replication.settings;
+        let shortest = checkpoint_interval.min(peers.connection_timeout);
+        let shortest = peers.request_timeout.map_or(shortest, |timeout| timeout.min(shortest));
         let limit = (shortest / REQUESTS_IN_TIME).clamp(SHORTEST_LIMIT, LONGEST_LIMIT);
-        let most_changes = replication.worker_batch_size.unwrap_or(ADAPTIVE_BATCH_SIZE);
+        let most_changes = replication.settings.worker_batch_size.unwrap_or(ADAPTIVE_BATCH_SIZE);
         Self { limit, most_changes, source: AtomicU32::new(WHOLE), target: AtomicU32::new(WHOLE) }
     }
 
@@ -123,7 +123,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::spec::Defaults;
 
     const MOST: usize = 2_000;
     const MS: Duration = Duration::from_millis(1);
@@ -132,7 +131,8 @@ mod tests {
     fn pace(mut fields: serde_json::Value, request_timeout: Option<Duration>) -> Pace {
         fields["source"] = json!("http://s/db");
         fields["target"] = json!("http://t/db");
-        let defaults = Defaults { request_timeout, ..Defaults::default() };
+        let mut defaults = Defaults::default();
+        defaults.peers.request_timeout = request_timeout;
         Pace::new(&Replication::parse(fields.as_object().unwrap(), &defaults).unwrap())
     }
 

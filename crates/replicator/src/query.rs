@@ -1,5 +1,7 @@
 //! Paths and queries: percent-encoded ids and parameters.
 
+use std::time::Duration;
+
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
@@ -9,8 +11,8 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_'
 /// The longest path and query. Servers and proxies reject a request line over 8 kB; the rest is for the database's own URL.
 pub(crate) const URL_BYTES: usize = 7 * 1024;
 
-/// A path segment or a query value.
-pub(crate) fn encode(text: &str) -> String {
+/// A path segment or a query value, percent-encoded.
+pub fn encode(text: &str) -> String {
     utf8_percent_encode(text, PLAIN).to_string()
 }
 
@@ -31,6 +33,11 @@ pub(crate) fn doc_path(id: &str) -> String {
         }
     }
     encode_segment(id)
+}
+
+/// The interval of heartbeats in a feed that breaks off after this much silence, in ms.
+pub(crate) fn heartbeat_ms(silence: Duration) -> String {
+    (silence / 3).as_millis().max(1).to_string()
 }
 
 /// What a URL with an id may name. Ids come from the source, which any of its users may have chosen.
@@ -61,6 +68,12 @@ impl DocName {
 pub(crate) struct Query(String);
 
 impl Query {
+    pub fn of<const N: usize>(parameters: [(&str, &str); N]) -> Self {
+        let mut query = Self::default();
+        parameters.into_iter().for_each(|(name, value)| query.add(name, value));
+        query
+    }
+
     pub fn add(&mut self, name: &str, value: &str) {
         self.0.push(if self.0.is_empty() { '?' } else { '&' });
         self.0.push_str(&encode(name));

@@ -46,7 +46,7 @@ pub fn full(replication: &Replication, server_uuid: &str, filter_code: Option<&s
 }
 
 /// The part of the id that names the checkpoints.
-pub fn base(replication: &Replication, server_uuid: &str, filter_code: Option<&str>) -> String {
+fn base(replication: &Replication, server_uuid: &str, filter_code: Option<&str>) -> String {
     let mut terms =
         vec![Term::binary(server_uuid), endpoint(&replication.source), endpoint(&replication.target)];
     match &replication.filter {

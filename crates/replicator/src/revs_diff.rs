@@ -1,6 +1,7 @@
 //! Which of a batch's revisions the target does not have: `_revs_diff`.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -31,12 +32,14 @@ pub(crate) async fn missing(target: &Peer, revs: impl Into<Bytes>) -> Result<Vec
 
 /// All of `revs`, a body as for [`missing`]: what an empty target lacks. `None` if the body cannot be parsed.
 pub(crate) fn all(revs: &[u8]) -> Option<Vec<Missing>> {
-    let AllOf(all) = serde_json::from_slice(revs).ok()?;
-    Some(all)
+    let Members(all) = serde_json::from_slice(revs).ok()?;
+    let missing = |(id, revs)| Missing { id, revs, possible_ancestors: Arc::default() };
+    Some(all.into_iter().map(missing).collect())
 }
 
 /// A response of `_revs_diff`, in its order.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
+#[serde(from = "Members<Entry>")]
 struct MissingList(Vec<Missing>);
 
 #[derive(Deserialize)]
@@ -47,56 +50,39 @@ struct Entry {
     possible_ancestors: Vec<String>,
 }
 
-impl<'de> Deserialize<'de> for MissingList {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = MissingList;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of document ids")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<MissingList, A::Error> {
-                let mut list = Vec::new();
-                while let Some((id, entry)) = map.next_entry::<String, Entry>()? {
-                    if !entry.missing.is_empty() {
-                        list.push(Missing {
-                            id,
-                            revs: entry.missing,
-                            possible_ancestors: entry.possible_ancestors.into(),
-                        });
-                    }
-                }
-                Ok(MissingList(list))
-            }
-        }
-        deserializer.deserialize_map(Entries)
+impl From<Members<Entry>> for MissingList {
+    fn from(Members(entries): Members<Entry>) -> Self {
+        let missing = |(id, Entry { missing: revs, possible_ancestors })| Missing {
+            id,
+            revs,
+            possible_ancestors: possible_ancestors.into(),
+        };
+        MissingList(entries.into_iter().map(missing).filter(|missing| !missing.revs.is_empty()).collect())
     }
 }
 
-/// A request of `_revs_diff`, in its order.
-struct AllOf(Vec<Missing>);
+/// The members of a JSON object, in its order.
+struct Members<T>(Vec<(String, T)>);
 
-impl<'de> Deserialize<'de> for AllOf {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Members<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
-        impl<'de> Visitor<'de> for Entries {
-            type Value = AllOf;
+        struct Each<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Each<T> {
+            type Value = Members<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of document ids")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<AllOf, A::Error> {
-                let mut list = Vec::new();
-                while let Some((id, revs)) = map.next_entry()? {
-                    list.push(Missing { id, revs, possible_ancestors: Default::default() });
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<T>, A::Error> {
+                let mut members = Vec::new();
+                while let Some(member) = map.next_entry()? {
+                    members.push(member);
                 }
-                Ok(AllOf(list))
+                Ok(Members(members))
             }
         }
-        deserializer.deserialize_map(Entries)
+        deserializer.deserialize_map(Each(PhantomData))
     }
 }
 

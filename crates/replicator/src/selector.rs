@@ -49,91 +49,69 @@ fn norm_member(name: &str, inner: &Value) -> Value {
     }
 }
 
+/// The only member of a condition in which every operator is explicit; `None` without one.
+fn only(value: &Value) -> Option<(&str, &Value)> {
+    value.as_object()?.iter().next().map(|(name, inner)| (name.as_str(), inner))
+}
+
 /// Moves field names down to their operators: `{a: {b: {$eq: 1}}}` becomes `{"a.b": {$eq: 1}}`.
 fn norm_fields(value: &Value, path: &str) -> Value {
-    let Value::Object(object) = value else {
+    let below = |condition: Value| if path.is_empty() { condition } else { single(path, condition) };
+    if !value.is_object() {
         return value.clone();
-    };
-    let Some((name, inner)) = object.iter().next() else {
-        return if path.is_empty() { value.clone() } else { single(path, value.clone()) };
-    };
-    match (name.as_str(), inner) {
-        ("$and" | "$or" | "$nor", Value::Array(parts)) => {
-            single(name, Value::Array(parts.iter().map(|part| norm_fields(part, path)).collect()))
+    }
+    match only(value) {
+        None => below(value.clone()),
+        Some((name @ ("$and" | "$or" | "$nor"), Value::Array(parts))) => {
+            single(name, parts.iter().map(|part| norm_fields(part, path)).collect())
         }
-        ("$not", inner) => single(name, norm_fields(inner, path)),
-        ("$elemMatch" | "$allMatch" | "$keyMapMatch", inner) => {
-            let condition = single(name, norm_fields(inner, ""));
-            if path.is_empty() { condition } else { single(path, condition) }
+        Some((name @ "$not", inner)) => single(name, norm_fields(inner, path)),
+        Some((name @ ("$elemMatch" | "$allMatch" | "$keyMapMatch"), inner)) => {
+            below(single(name, norm_fields(inner, "")))
         }
-        (operator, _) if is_operator(operator) => {
-            if path.is_empty() {
-                value.clone()
-            } else {
-                single(path, value.clone())
-            }
-        }
-        (field, inner) => {
-            let path = if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") };
-            norm_fields(inner, &path)
-        }
+        Some((operator, _)) if is_operator(operator) => below(value.clone()),
+        Some((field, inner)) if path.is_empty() => norm_fields(inner, field),
+        Some((field, inner)) => norm_fields(inner, &format!("{path}.{field}")),
     }
 }
 
 /// Resolves negations by De Morgan's laws, until only those of fields are left.
 fn norm_negations(value: &Value) -> Value {
-    let Value::Object(object) = value else {
-        return value.clone();
-    };
-    let Some((name, inner)) = object.iter().next() else {
-        return value.clone();
-    };
-    match (name.as_str(), inner) {
-        ("$and" | "$or", Value::Array(parts)) => {
-            single(name, Value::Array(parts.iter().map(norm_negations).collect()))
+    match only(value) {
+        Some((name @ ("$and" | "$or"), Value::Array(parts))) => {
+            single(name, parts.iter().map(norm_negations).collect())
         }
-        ("$nor", Value::Array(parts)) => single("$and", Value::Array(parts.iter().map(negate).collect())),
-        ("$not", inner) => negate(inner),
-        (field, Value::Object(condition)) if !is_operator(field) => {
-            match condition.iter().next().map(|(name, inner)| (name.as_str(), inner)) {
-                Some((operator @ ("$elemMatch" | "$allMatch" | "$keyMapMatch"), inner)) => {
-                    single(field, single(operator, norm_negations(inner)))
-                }
-                _ => value.clone(),
+        Some(("$nor", Value::Array(parts))) => single("$and", parts.iter().map(negate).collect()),
+        Some(("$not", inner)) => negate(inner),
+        Some((field, condition @ Value::Object(_))) if !is_operator(field) => match only(condition) {
+            Some((operator @ ("$elemMatch" | "$allMatch" | "$keyMapMatch"), inner)) => {
+                single(field, single(operator, norm_negations(inner)))
             }
-        }
+            _ => value.clone(),
+        },
         _ => value.clone(),
     }
 }
 
 fn negate(value: &Value) -> Value {
-    let Some((name, inner)) = value.as_object().and_then(|object| object.iter().next()) else {
+    let Some((name, inner)) = only(value) else {
         return json!({ "$not": value });
     };
-    match (name.as_str(), inner) {
-        ("$and", Value::Array(parts)) => single("$or", Value::Array(parts.iter().map(negate).collect())),
-        ("$or", Value::Array(parts)) => single("$and", Value::Array(parts.iter().map(negate).collect())),
-        ("$nor", Value::Array(parts)) => {
-            single("$or", Value::Array(parts.iter().map(norm_negations).collect()))
-        }
+    match (name, inner) {
+        ("$and", Value::Array(parts)) => single("$or", parts.iter().map(negate).collect()),
+        ("$or", Value::Array(parts)) => single("$and", parts.iter().map(negate).collect()),
+        ("$nor", Value::Array(parts)) => single("$or", parts.iter().map(norm_negations).collect()),
         ("$not", inner) => norm_negations(inner),
         (operator, inner) if is_operator(operator) => match opposite(operator) {
             Some(opposite) => single(opposite, inner.clone()),
             None => json!({ "$not": value }),
         },
         (field, inner) => {
-            let condition = inner.as_object().and_then(|object| object.iter().next());
-            match condition {
-                Some((operator, operand)) if operator == "$exists" => {
-                    let exists = operand.as_bool().unwrap_or(true);
-                    single(field, single("$exists", Value::Bool(!exists)))
-                }
-                Some((operator, operand)) => match opposite(operator) {
-                    Some(opposite) => single(field, single(opposite, operand.clone())),
-                    None => single(field, json!({ "$not": inner })),
-                },
-                None => single(field, json!({ "$not": inner })),
-            }
+            let negated = only(inner).and_then(|(operator, operand)| match operator {
+                "$exists" => Some(single("$exists", Value::Bool(!operand.as_bool().unwrap_or(true)))),
+                operator => opposite(operator).map(|opposite| single(opposite, operand.clone())),
+            });
+            single(field, negated.unwrap_or_else(|| json!({ "$not": inner })))
         }
     }
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use turnwise_outbound::{
-    AuthPlugin, Client, Endpoint, FieldError, MinimumProgress, Peer, PeerSettings, Proxy, Scrubber, Secret,
-    Side, SocketOptions, is_secret_name,
+    Client, Endpoint, FieldError, Peer, PeerSettings, Proxy, Scrubber, Secret, Side, SocketOptions,
+    is_secret_name,
 };
 
 use crate::seq::Seq;
@@ -27,22 +27,12 @@ pub struct Defaults {
     /// Changes per batch; CouchDB: 500. `None`: as many as there are, up to 2,000, because larger writes cost a CouchDB
     /// target half the CPU.
     pub worker_batch_size: Option<usize>,
-    /// Requests that one replication has open concurrently. CouchDB: 20.
-    pub http_connections: usize,
-    /// A request fails after a connection has been silent for this long. CouchDB: 30 s.
-    pub connection_timeout: Duration,
-    /// Attempts after the first one, per request. CouchDB: 5.
-    pub retries_per_request: u32,
     /// Whether checkpoints are written and read on both sides.
     pub use_checkpoints: bool,
     /// Time between two checkpoints. CouchDB: 30 s.
     pub checkpoint_interval: Duration,
     /// Whether `_bulk_get` is tried.
     pub use_bulk_get: bool,
-    /// The authentication methods, in the order in which they are tried.
-    pub auth_plugins: Vec<AuthPlugin>,
-    /// When to renew a session whose cookie states no lifetime. CouchDB: 550 s.
-    pub session_refresh_interval: Duration,
     /// Documents with longer ids, in bytes, are skipped and counted as failures. `None`: no limit, as in CouchDB.
     pub max_document_id_length: Option<usize>,
     /// `missing_doc_retry_msec`: the wait before a revision that the source announced but does not have is requested
@@ -52,15 +42,8 @@ pub struct Defaults {
     pub endpoint_schemes: Vec<String>,
     /// `valid_proxy_protocols`.
     pub proxy_schemes: Vec<String>,
-    /// `socket_options`: options of new sockets.
-    pub socket_options: SocketOptions,
-    /// Time limit of a request until the end of its response. `None`: no limit while data moves, as in CouchDB.
-    pub request_timeout: Option<Duration>,
-    /// The minimum progress of responses.
-    pub minimum_progress: MinimumProgress,
-    /// `max_document_size`: the largest document that is copied, in bytes, without attachments that are streamed. CouchDB
-    /// targets accept 8 MB by default.
-    pub max_document_bytes: usize,
+    /// How requests to both peers are made.
+    pub peers: PeerSettings,
 }
 
 /// Changes per batch if the request sets no number. A CouchDB target is cheapest at this size (7,200 documents/s in
@@ -72,22 +55,14 @@ impl Default for Defaults {
         Self {
             worker_processes: 4,
             worker_batch_size: None,
-            http_connections: 20,
-            connection_timeout: Duration::from_secs(30),
-            retries_per_request: 5,
             use_checkpoints: true,
             checkpoint_interval: Duration::from_secs(30),
             use_bulk_get: true,
-            auth_plugins: AuthPlugin::ALL.to_vec(),
-            session_refresh_interval: Duration::from_secs(550),
             max_document_id_length: None,
             missing_doc_retry: Duration::from_secs(2),
             endpoint_schemes: vec!["http".to_owned(), "https".to_owned()],
             proxy_schemes: vec!["http".to_owned(), "https".to_owned(), "socks5".to_owned()],
-            socket_options: SocketOptions::default(),
-            request_timeout: None,
-            minimum_progress: MinimumProgress::default(),
-            max_document_bytes: 64 << 20,
+            peers: PeerSettings::default(),
         }
     }
 }
@@ -106,15 +81,6 @@ pub enum Filter {
         /// Sent to the source as query parameters.
         query_params: Map<String, Value>,
     },
-}
-
-/// The user on whose behalf a replication runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct UserCtx {
-    /// The user's name. `None` is the anonymous user, or an administrator without a name.
-    pub name: Option<String>,
-    /// The user's roles.
-    pub roles: Vec<String>,
 }
 
 /// A replication that can run: every field is read, checked, and completed from the [`Defaults`].
@@ -136,80 +102,33 @@ pub struct Replication {
     pub winning_revs_only: bool,
     /// Start at this sequence, unless a checkpoint is further.
     pub since_seq: Option<Seq>,
-    /// Record progress in `_local` documents on both sides.
-    pub use_checkpoints: bool,
-    /// Time between two checkpoints.
-    pub checkpoint_interval: Duration,
-    /// Try `_bulk_get` before reading documents one by one.
-    pub use_bulk_get: bool,
-    /// [`Defaults::max_document_id_length`].
-    pub max_document_id_length: Option<usize>,
-    /// [`Defaults::missing_doc_retry`].
-    pub missing_doc_retry: Duration,
-    /// Batches in flight concurrently.
-    pub worker_processes: usize,
-    /// Changes per batch; `None` is adaptive ([`Defaults::worker_batch_size`]).
-    pub worker_batch_size: Option<usize>,
-    /// Requests open concurrently.
-    pub http_connections: usize,
-    /// A request fails after a connection has been silent for this long.
-    pub connection_timeout: Duration,
-    /// Attempts after the first one, per request.
-    pub retries_per_request: u32,
-    /// Options of new sockets.
-    pub socket_options: SocketOptions,
-    /// Time limit of a request until the end of its response; requests for changes have none.
-    pub request_timeout: Option<Duration>,
-    /// [`Defaults::minimum_progress`].
-    pub minimum_progress: MinimumProgress,
-    /// [`Defaults::max_document_bytes`].
-    pub max_document_bytes: usize,
-    /// The authentication methods, in the order in which they are tried.
-    pub auth_plugins: Vec<AuthPlugin>,
-    /// When to renew a session whose cookie states no lifetime.
-    pub session_refresh_interval: Duration,
-    /// The user on whose behalf the replication runs.
-    pub user_ctx: UserCtx,
-    /// The tenant whose job it is, which decides which addresses it may reach. `None` without a server.
-    pub tenant: Option<String>,
+    /// The settings, with those that the request sets itself.
+    pub settings: Defaults,
+    /// The name of the user on whose behalf the replication runs. `None` is the anonymous user, or an administrator
+    /// without a name.
+    pub user: Option<String>,
 }
 
 impl Replication {
     /// One of the two peers.
     pub(crate) fn peer(&self, side: Side, client: &Client) -> Peer {
-        Peer::new(side, self.endpoint(side), &self.peer_settings(), self.secrets(), client)
+        Peer::new(side, self.endpoint(side), &self.settings.peers, self.secrets(), client)
     }
 
     /// The other peer of the same run.
     pub(crate) fn peer_beside(&self, other: &Peer, side: Side, client: &Client) -> Peer {
-        other.beside(side, self.endpoint(side), &self.peer_settings(), client)
+        other.beside(side, self.endpoint(side), &self.settings.peers, client)
     }
 
     /// The source's server. Request paths are relative to its root.
     pub(crate) fn source_server(&self, client: &Client) -> Peer {
-        Peer::server(Side::Source, &self.source, &self.peer_settings(), self.secrets(), client)
+        Peer::new(Side::Source, &self.source.server(), &self.settings.peers, self.secrets(), client)
     }
 
     fn endpoint(&self, side: Side) -> &Endpoint {
         match side {
             Side::Source => &self.source,
             Side::Target => &self.target,
-        }
-    }
-
-    /// How requests to both peers are made.
-    pub(crate) fn peer_settings(&self) -> PeerSettings {
-        PeerSettings {
-            auth_plugins: self.auth_plugins.clone(),
-            session_refresh_interval: self.session_refresh_interval,
-            http_connections: self.http_connections,
-            socket_options: self.socket_options,
-            connection_timeout: self.connection_timeout,
-            request_timeout: self.request_timeout,
-            minimum_progress: self.minimum_progress,
-            max_document_bytes: self.max_document_bytes,
-            retries_per_request: self.retries_per_request,
-            tenant: self.tenant.clone(),
         }
     }
 
@@ -227,13 +146,12 @@ impl Replication {
         }
         Arc::new(scrubber)
     }
-}
 
-impl Replication {
     /// The same replication, as one of this tenant.
     #[must_use]
-    pub fn of_tenant(self, tenant: &str) -> Self {
-        Replication { tenant: Some(tenant.to_owned()), ..self }
+    pub fn of_tenant(mut self, tenant: &str) -> Self {
+        self.settings.peers.tenant = Some(tenant.to_owned());
+        self
     }
 
     /// Reads a replication document or a `_replicate` body.
@@ -269,28 +187,8 @@ impl Replication {
             filter: fields.filter()?,
             winning_revs_only: fields.boolean("winning_revs_only", false)?,
             since_seq: fields.since_seq()?,
-            use_checkpoints: fields.boolean("use_checkpoints", defaults.use_checkpoints)?,
-            checkpoint_interval: fields.milliseconds("checkpoint_interval", defaults.checkpoint_interval)?,
-            use_bulk_get: fields.boolean("use_bulk_get", defaults.use_bulk_get)?,
-            max_document_id_length: defaults.max_document_id_length,
-            missing_doc_retry: defaults.missing_doc_retry,
-            worker_processes: fields.count("worker_processes", 1, 100)?.unwrap_or(defaults.worker_processes),
-            worker_batch_size: fields.count("worker_batch_size", 1, 100_000)?.or(defaults.worker_batch_size),
-            http_connections: fields
-                .count("http_connections", 1, 1_000)?
-                .unwrap_or(defaults.http_connections),
-            connection_timeout: fields.milliseconds("connection_timeout", defaults.connection_timeout)?,
-            retries_per_request: fields
-                .count("retries_per_request", 0, 100)?
-                .map_or(defaults.retries_per_request, |count| u32::try_from(count).expect("at most 100")),
-            socket_options: fields.socket_options(defaults.socket_options)?,
-            request_timeout: defaults.request_timeout,
-            minimum_progress: defaults.minimum_progress,
-            max_document_bytes: defaults.max_document_bytes,
-            auth_plugins: defaults.auth_plugins.clone(),
-            session_refresh_interval: defaults.session_refresh_interval,
-            user_ctx: fields.user_ctx()?,
-            tenant: None,
+            settings: fields.settings(defaults)?,
+            user: fields.user()?,
         })
     }
 }
@@ -304,12 +202,42 @@ impl<'a> Fields<'a> {
         self.0.get(name).filter(|value| !value.is_null())
     }
 
+    /// The field as `read` returns it: `None` for a value that is not what `right` says.
+    fn typed<T>(
+        &self,
+        name: &str,
+        right: &str,
+        read: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, FieldError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let wrong = || FieldError::new(name, format!("must be {right}, not {}", Kind(value)));
+        read(value).map(Some).ok_or_else(wrong)
+    }
+
     fn boolean(&self, name: &str, default: bool) -> Result<bool, FieldError> {
-        match self.get(name) {
-            None => Ok(default),
-            Some(Value::Bool(value)) => Ok(*value),
-            Some(other) => Err(FieldError::new(name, format!("must be true or false, not {}", Kind(other)))),
-        }
+        Ok(self.typed(name, "true or false", Value::as_bool)?.unwrap_or(default))
+    }
+
+    /// The settings that a request may set itself, and the others from the defaults.
+    fn settings(&self, defaults: &Defaults) -> Result<Defaults, FieldError> {
+        let peers = &defaults.peers;
+        Ok(Defaults {
+            use_checkpoints: self.boolean("use_checkpoints", defaults.use_checkpoints)?,
+            checkpoint_interval: self.milliseconds("checkpoint_interval", defaults.checkpoint_interval)?,
+            use_bulk_get: self.boolean("use_bulk_get", defaults.use_bulk_get)?,
+            worker_processes: self.count("worker_processes", 1, 100)?.unwrap_or(defaults.worker_processes),
+            worker_batch_size: self.count("worker_batch_size", 1, 100_000)?.or(defaults.worker_batch_size),
+            peers: PeerSettings {
+                http_connections: self.count("http_connections", 1, 1_000)?.unwrap_or(peers.http_connections),
+                connection_timeout: self.milliseconds("connection_timeout", peers.connection_timeout)?,
+                retries_per_request: self
+                    .count("retries_per_request", 0, 100)?
+                    .map_or(peers.retries_per_request, |count| u32::try_from(count).expect("at most 100")),
+                socket_options: self.socket_options(peers.socket_options)?,
+                ..peers.clone()
+            },
+            ..defaults.clone()
+        })
     }
 
     /// A whole number. CouchDB also accepts it as a string.
@@ -339,11 +267,9 @@ impl<'a> Fields<'a> {
 
     /// The proxies of source and target. The empty string means no proxy, as in CouchDB.
     fn proxies(&self, schemes: &[String]) -> Result<[Option<Proxy>; 2], FieldError> {
-        let proxy = |name: &str| match self.get(name) {
-            None => Ok(None),
-            Some(Value::String(text)) if text.is_empty() => Ok(None),
-            Some(Value::String(text)) => Proxy::parse(name, text, schemes).map(Some),
-            Some(other) => Err(FieldError::new(name, format!("must be a proxy's URL, not {}", Kind(other)))),
+        let proxy = |name: &str| match self.typed(name, "a proxy's URL", Value::as_str)? {
+            None | Some("") => Ok(None),
+            Some(text) => Proxy::parse(name, text, schemes).map(Some),
         };
         let proxies = [proxy("source_proxy")?, proxy("target_proxy")?];
         let Some(both) = proxy("proxy")? else { return Ok(proxies) };
@@ -356,60 +282,44 @@ impl<'a> Fields<'a> {
 
     fn socket_options(&self, defaults: SocketOptions) -> Result<SocketOptions, FieldError> {
         const NAME: &str = "socket_options";
-        match self.get(NAME) {
+        match self.typed(NAME, "a string like \"[{nodelay, true}]\"", Value::as_str)? {
             None => Ok(defaults),
-            Some(Value::String(text)) => {
+            Some(text) => {
                 defaults.with(text).map_err(|right| FieldError::new(NAME, format!("must be {right}")))
-            }
-            Some(other) => {
-                let problem = format!("must be a string like \"[{{nodelay, true}}]\", not {}", Kind(other));
-                Err(FieldError::new(NAME, problem))
             }
         }
     }
 
     fn create_target_params(&self) -> Result<Vec<(String, String)>, FieldError> {
-        let params = match self.get("create_target_params") {
-            None => return Ok(Vec::new()),
-            Some(Value::Object(params)) => params,
-            Some(_) => {
-                return Err(FieldError::new(
-                    "create_target_params",
-                    "must be an object of `q`, `n` and `partitioned`",
-                ));
+        let right = "an object of `q`, `n` and `partitioned`";
+        let params = self.typed("create_target_params", right, Value::as_object)?;
+        let param = |(name, value): (&String, &Value)| match value {
+            Value::String(text) => Ok((name.clone(), text.clone())),
+            Value::Number(_) | Value::Bool(_) => Ok((name.clone(), value.to_string())),
+            _ => {
+                let problem = "must be a string, a number or a boolean";
+                Err(FieldError::new(format!("create_target_params.{name}"), problem))
             }
         };
-        params
-            .iter()
-            .map(|(name, value)| match value {
-                Value::String(text) => Ok((name.clone(), text.clone())),
-                Value::Number(_) | Value::Bool(_) => Ok((name.clone(), value.to_string())),
-                _ => Err(FieldError::new(
-                    format!("create_target_params.{name}"),
-                    "must be a string, a number or a boolean",
-                )),
-            })
-            .collect()
+        params.into_iter().flatten().map(param).collect()
     }
 
     fn filter(&self) -> Result<Option<Filter>, FieldError> {
         // Wrong parameters are an error even where no filter function takes them.
-        let query_params = self.query_params()?;
+        let query_params = self.typed("query_params", "an object", Value::as_object)?;
         let given: Vec<&str> =
             ["doc_ids", "filter", "selector"].into_iter().filter(|name| self.get(name).is_some()).collect();
         if let [first, second, ..] = given[..] {
-            return Err(FieldError::new(
-                second,
-                format!("cannot go together with `{first}`; give one of the two"),
-            ));
+            let problem = format!("cannot go together with `{first}`; give one of the two");
+            return Err(FieldError::new(second, problem));
         }
         match given.first() {
             Some(&"doc_ids") => self.doc_ids().map(Some),
-            Some(&"selector") => match self.get("selector") {
-                Some(Value::Object(selector)) => Ok(Some(Filter::Selector(selector.clone()))),
-                _ => Err(FieldError::new("selector", "must be an object, a Mango selector")),
-            },
-            Some(_) => self.function(query_params).map(Some),
+            Some(&"selector") => {
+                let selector = self.typed("selector", "an object, a Mango selector", Value::as_object)?;
+                Ok(selector.cloned().map(Filter::Selector))
+            }
+            Some(_) => self.function(query_params.cloned().unwrap_or_default()).map(Some),
             None => Ok(None),
         }
     }
@@ -433,14 +343,6 @@ impl<'a> Fields<'a> {
         Ok(Filter::DocIds(ids))
     }
 
-    fn query_params(&self) -> Result<Map<String, Value>, FieldError> {
-        match self.get("query_params") {
-            None => Ok(Map::new()),
-            Some(Value::Object(params)) => Ok(params.clone()),
-            Some(_) => Err(FieldError::new("query_params", "must be an object")),
-        }
-    }
-
     fn function(&self, query_params: Map<String, Value>) -> Result<Filter, FieldError> {
         let problem = || {
             FieldError::new(
@@ -460,35 +362,28 @@ impl<'a> Fields<'a> {
     }
 
     fn since_seq(&self) -> Result<Option<Seq>, FieldError> {
-        match self.get("since_seq") {
-            None => Ok(None),
-            Some(value @ (Value::String(_) | Value::Number(_) | Value::Array(_))) => {
-                Ok(Some(Seq::from(value)))
-            }
-            Some(_) => Err(FieldError::new(
-                "since_seq",
-                "must be an update sequence of the source, a string or a number",
-            )),
-        }
+        let right = "an update sequence of the source, a string or a number";
+        self.typed("since_seq", right, |value| match value {
+            Value::String(_) | Value::Number(_) | Value::Array(_) => Some(Seq::from(value)),
+            _ => None,
+        })
     }
 
-    fn user_ctx(&self) -> Result<UserCtx, FieldError> {
-        let user = match self.get("user_ctx") {
-            None => return Ok(UserCtx::default()),
-            Some(Value::Object(user)) => user,
-            Some(_) => return Err(FieldError::new("user_ctx", "must be an object with `name` and `roles`")),
-        };
+    /// The user's name in `user_ctx`. The roles are checked, and have no effect.
+    fn user(&self) -> Result<Option<String>, FieldError> {
+        let right = "an object with `name` and `roles`";
+        let Some(user) = self.typed("user_ctx", right, Value::as_object)? else { return Ok(None) };
         let name = match user.get("name") {
             None | Some(Value::Null) => None,
             Some(Value::String(name)) => Some(name.clone()),
             Some(_) => return Err(FieldError::new("user_ctx.name", "must be a string or null")),
         };
-        let roles = match user.get("roles") {
-            None | Some(Value::Null) => Vec::new(),
-            Some(roles) => serde_json::from_value(roles.clone())
-                .map_err(|_| FieldError::new("user_ctx.roles", "must be an array of strings"))?,
-        };
-        Ok(UserCtx { name, roles })
+        let is_text =
+            |roles: &Value| roles.as_array().is_some_and(|roles| roles.iter().all(Value::is_string));
+        if user.get("roles").is_some_and(|roles| !roles.is_null() && !is_text(roles)) {
+            return Err(FieldError::new("user_ctx.roles", "must be an array of strings"));
+        }
+        Ok(name)
     }
 }
 

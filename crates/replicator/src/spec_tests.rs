@@ -74,17 +74,19 @@ fn one_proxy_is_for_both_sides_and_two_are_each_for_its_own() {
 fn a_jobs_socket_options_override_the_settings() {
     let replication = with(json!({"socket_options": "[{sndbuf, 10000}, {potato, true}]"})).unwrap();
     let expected = SocketOptions { sndbuf: Some(10_000), ..SocketOptions::default() };
-    assert_eq!(replication.socket_options, expected);
+    assert_eq!(replication.settings.peers.socket_options, expected);
 }
 
 #[test]
 fn omitted_fields_come_from_the_defaults() {
     let replication = with(json!({"continuous": null, "unknown": {"x": 1}})).unwrap();
-    assert!(!replication.continuous && replication.use_checkpoints && replication.use_bulk_get);
-    assert_eq!(replication.worker_processes, 4);
-    assert_eq!(replication.worker_batch_size, None);
-    assert_eq!(replication.connection_timeout, Duration::from_secs(30));
-    assert_eq!(replication.retries_per_request, 5);
+    assert!(
+        !replication.continuous && replication.settings.use_checkpoints && replication.settings.use_bulk_get
+    );
+    assert_eq!(replication.settings.worker_processes, 4);
+    assert_eq!(replication.settings.worker_batch_size, None);
+    assert_eq!(replication.settings.peers.connection_timeout, Duration::from_secs(30));
+    assert_eq!(replication.settings.peers.retries_per_request, 5);
     assert_eq!(replication.filter, None);
 }
 
@@ -94,19 +96,23 @@ fn a_jobs_fields_override_the_settings() {
         "connection_timeout": 4000, "retries_per_request": 0, "use_checkpoints": false,
         "checkpoint_interval": 5000, "use_bulk_get": false}))
     .unwrap();
-    let numbers = (replication.worker_processes, replication.worker_batch_size, replication.http_connections);
+    let numbers = (
+        replication.settings.worker_processes,
+        replication.settings.worker_batch_size,
+        replication.settings.peers.http_connections,
+    );
     assert_eq!(numbers, (2, Some(10), 3));
-    assert_eq!(replication.connection_timeout, Duration::from_secs(4));
-    assert_eq!(replication.checkpoint_interval, Duration::from_secs(5));
-    assert_eq!(replication.retries_per_request, 0);
-    assert!(!replication.use_checkpoints && !replication.use_bulk_get);
+    assert_eq!(replication.settings.peers.connection_timeout, Duration::from_secs(4));
+    assert_eq!(replication.settings.checkpoint_interval, Duration::from_secs(5));
+    assert_eq!(replication.settings.peers.retries_per_request, 0);
+    assert!(!replication.settings.use_checkpoints && !replication.settings.use_bulk_get);
 }
 
 #[test]
 fn numbers_may_be_strings_as_in_couchdb() {
     let replication = with(json!({"worker_batch_size": "50", "connection_timeout": 1500})).unwrap();
-    assert_eq!(replication.worker_batch_size, Some(50));
-    assert_eq!(replication.connection_timeout, Duration::from_millis(1500));
+    assert_eq!(replication.settings.worker_batch_size, Some(50));
+    assert_eq!(replication.settings.peers.connection_timeout, Duration::from_millis(1500));
 }
 
 #[test]

@@ -1,8 +1,7 @@
 //! The progress of a replication: the numbers of `_scheduler/jobs`, `_active_tasks` and the progress bar.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use serde::{Deserialize, Serialize};
+use turnwise_store::metrics::Counter;
 
 use crate::seq::Seq;
 use crate::unread::Unread;
@@ -52,41 +51,37 @@ pub struct Stats {
 impl Stats {
     /// The larger of each number: the job's, or that of its last checkpoint. Either may be the more recent one.
     pub(crate) fn larger(self, other: &Stats) -> Stats {
-        Stats {
-            revisions_checked: self.revisions_checked.max(other.revisions_checked),
-            missing_revisions_found: self.missing_revisions_found.max(other.missing_revisions_found),
-            docs_read: self.docs_read.max(other.docs_read),
-            docs_written: self.docs_written.max(other.docs_written),
-            doc_write_failures: self.doc_write_failures.max(other.doc_write_failures),
-            bulk_get_attempts: self.bulk_get_attempts.max(other.bulk_get_attempts),
-            bulk_get_docs: self.bulk_get_docs.max(other.bulk_get_docs),
-            ..self
-        }
+        self.with(other, u64::max)
     }
 
     /// The numbers of a job whose latest run has the numbers `self`, and which had reached `before` when this run began.
+    ///
+    /// The revisions that were not delivered do not carry over, because each run asks for them again, nor does the number of pending
+    /// changes. Sequences keep their earlier value until the run has its own.
     pub fn after(self, before: &Stats) -> Stats {
+        let sum = self.with(before, |run, before| run + before);
         Stats {
-            revisions_checked: self.revisions_checked + before.revisions_checked,
-            missing_revisions_found: self.missing_revisions_found + before.missing_revisions_found,
-            docs_read: self.docs_read + before.docs_read,
-            docs_written: self.docs_written + before.docs_written,
-            doc_write_failures: self.doc_write_failures + before.doc_write_failures,
-            // Each run asks for them again.
-            doc_read_failures: self.doc_read_failures,
-            unread_docs: self.unread_docs,
-            bulk_get_attempts: self.bulk_get_attempts + before.bulk_get_attempts,
-            bulk_get_docs: self.bulk_get_docs + before.bulk_get_docs,
-            bytes_written: self.bytes_written + before.bytes_written,
-            // Sequences keep their earlier value until the run has its own. The number of pending changes does not
-            // carry over from the run before.
-            checkpointed_source_seq: self
+            bytes_written: sum.bytes_written + before.bytes_written,
+            checkpointed_source_seq: sum
                 .checkpointed_source_seq
                 .or_else(|| before.checkpointed_source_seq.clone()),
-            source_seq: self.source_seq.or_else(|| before.source_seq.clone()),
-            through_seq: self.through_seq.or_else(|| before.through_seq.clone()),
-            changes_pending: self.changes_pending,
-            source_rejects_checkpoints: self.source_rejects_checkpoints,
+            source_seq: sum.source_seq.or_else(|| before.source_seq.clone()),
+            through_seq: sum.through_seq.or_else(|| before.through_seq.clone()),
+            ..sum
+        }
+    }
+
+    /// The counts of both, combined by `by`, and everything else of `self`.
+    fn with(self, other: &Stats, by: impl Fn(u64, u64) -> u64) -> Stats {
+        Stats {
+            revisions_checked: by(self.revisions_checked, other.revisions_checked),
+            missing_revisions_found: by(self.missing_revisions_found, other.missing_revisions_found),
+            docs_read: by(self.docs_read, other.docs_read),
+            docs_written: by(self.docs_written, other.docs_written),
+            doc_write_failures: by(self.doc_write_failures, other.doc_write_failures),
+            bulk_get_attempts: by(self.bulk_get_attempts, other.bulk_get_attempts),
+            bulk_get_docs: by(self.bulk_get_docs, other.bulk_get_docs),
+            ..self
         }
     }
 }
@@ -95,32 +90,18 @@ fn is_zero(count: &u64) -> bool {
     *count == 0
 }
 
-/// A counter that the concurrent parts of one run share.
-#[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
-
-impl Count {
-    pub fn add(&self, more: u64) {
-        self.0.fetch_add(more, Ordering::Relaxed);
-    }
-
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// The counters of [`Stats`].
+/// The counters of [`Stats`], which the concurrent parts of one run share.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    pub revisions_checked: Count,
-    pub missing_revisions_found: Count,
-    pub docs_read: Count,
-    pub docs_written: Count,
-    pub doc_write_failures: Count,
+    pub revisions_checked: Counter,
+    pub missing_revisions_found: Counter,
+    pub docs_read: Counter,
+    pub docs_written: Counter,
+    pub doc_write_failures: Counter,
     pub unread: Unread,
-    pub bulk_get_attempts: Count,
-    pub bulk_get_docs: Count,
-    pub bytes_written: Count,
+    pub bulk_get_attempts: Counter,
+    pub bulk_get_docs: Counter,
+    pub bytes_written: Counter,
 }
 
 impl Tally {

@@ -75,7 +75,7 @@ async fn a_history_of_a_thousand_generations_arrives_whole() {
 /// A run that requests missing revisions again immediately.
 async fn impatient(source: &Fake, target: &Fake) -> Result<Report, Error> {
     let mut replication = request(&source.url(), &target.url(), json!({}));
-    replication.missing_doc_retry = Duration::from_millis(5);
+    replication.settings.missing_doc_retry = Duration::from_millis(5);
     replicate(&replication, &context()).await
 }
 

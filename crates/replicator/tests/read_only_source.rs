@@ -78,7 +78,7 @@ async fn a_target_that_is_created_anew_gets_everything_again() {
 async fn once_the_source_accepts_checkpoints_both_sides_have_them_again() {
     let (source, target) = pair(403).await;
     let mut replication = request(&source.url(), &target.url(), json!({"continuous": true}));
-    replication.checkpoint_interval = Duration::from_millis(30);
+    replication.settings.checkpoint_interval = Duration::from_millis(30);
     let context = context();
     let running = spawn(replication, &context);
     let stats = until(&context, |stats| number(&stats.checkpointed_source_seq) == 20).await;

@@ -24,7 +24,7 @@ async fn documents_with_too_long_ids_are_left_out_and_counted() {
     ];
     source.put(ids.map(|id| json!({"_id": id})));
     let mut replication = request(&source.url(), &target.url(), json!({}));
-    replication.max_document_id_length = Some(20);
+    replication.settings.max_document_id_length = Some(20);
     let report = replicate(&replication, &context()).await.unwrap();
     assert_eq!((report.stats.docs_written, report.stats.doc_write_failures), (3, 2));
     assert_eq!(target.leaves(), 3);
@@ -32,7 +32,7 @@ async fn documents_with_too_long_ids_are_left_out_and_counted() {
 
     // A feed with nothing else also advances the checkpoint.
     replication.continuous = true;
-    replication.checkpoint_interval = std::time::Duration::from_millis(30);
+    replication.settings.checkpoint_interval = std::time::Duration::from_millis(30);
     let context = context();
     let running = spawn(replication, &context);
     source.put([json!({"_id": "1".repeat(21)})]);

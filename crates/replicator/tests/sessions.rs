@@ -216,14 +216,19 @@ async fn a_server_without_sessions_gets_the_password_instead() {
         assert_eq!(proxy.count(is_login), 1);
         assert!(proxy.count(|request| request.header("authorization").is_some()) > 2);
     }
+    let only = |plugin| {
+        let mut defaults = Defaults::default();
+        defaults.peers.auth_plugins = vec![plugin];
+        defaults
+    };
     // If the configuration forbids passwords in each request, that is an error.
-    let only_sessions = Defaults { auth_plugins: vec![AuthPlugin::Session], ..Defaults::default() };
+    let only_sessions = only(AuthPlugin::Session);
     let body = json!({"source": world.before_source.through(&world.from), "target": world.to.url()});
     let replication = Replication::parse(body.as_object().unwrap(), &only_sessions).unwrap();
     let error = replicate(&replication, &world.context).await.unwrap_err().to_string();
     assert!(error.starts_with("the server has no sessions; add `basic`"), "{error}");
     assert!(error.contains("/_session"), "{error}");
-    let basic = Defaults { auth_plugins: vec![AuthPlugin::Basic], ..Defaults::default() };
+    let basic = only(AuthPlugin::Basic);
     replicate(&Replication::parse(body.as_object().unwrap(), &basic).unwrap(), &world.context).await.unwrap();
     assert_eq!(world.before_source.count(is_login), 1);
 }

@@ -28,7 +28,8 @@ fn drops(begin: &str, byte: &'static [u8]) -> Reply {
 
 async fn run(source: &Fake, target: &Fake, fields: Value) -> Result<Report, Error> {
     let mut replication = request(&source.url(), &target.url(), fields);
-    (replication.connection_timeout, replication.minimum_progress) = (SILENCE, LEAST);
+    (replication.settings.peers.connection_timeout, replication.settings.peers.minimum_progress) =
+        (SILENCE, LEAST);
     let context = context();
     let run = replicate(&replication, &context);
     tokio::time::timeout(PATIENCE, run).await.expect("it goes on for ever")

@@ -13,7 +13,7 @@ const ID: &str = "d000030";
 
 fn replication(source: &Fake, target: &Fake, fields: Value) -> Replication {
     let mut replication = request(&source.url(), &target.url(), fields);
-    replication.missing_doc_retry = Duration::from_millis(5);
+    replication.settings.missing_doc_retry = Duration::from_millis(5);
     replication
 }
 
@@ -98,7 +98,7 @@ async fn a_document_that_is_too_large_to_read_leaves_out_only_itself() {
     source.put([json!({"_id": "large", "_rev": "2-b", "text": "x".repeat(50_000)})]);
     fill(&source);
     let mut replication = replication(&source, &target, json!({}));
-    replication.max_document_bytes = 20_000;
+    replication.settings.peers.max_document_bytes = 20_000;
     let error = replicate(&replication, &context()).await.unwrap_err().to_string();
     assert!(error.contains("\"large\"") && error.contains("max_document_size"), "{error}");
     assert_eq!(target.leaves(), 60);

@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 use turnwise_command::Guard;
 use turnwise_config::{Config, Shared};
 use turnwise_metrics::Metrics;
-use turnwise_replicator::events::Events;
 use turnwise_replicator::ownership::Ownership;
 use turnwise_store::{Seal, Store, StoreUrl, runtime};
 use turnwise_telemetry::otel::Exporter;
@@ -126,7 +125,7 @@ impl Server {
         if let Some(handler) = &commands {
             types.push(command::start(&start, handler.clone()).await?);
         }
-        let indexing = indexing::servers(&start)?;
+        let indexing = indexing::servers(&start);
         types.extend(indexing::start(&start, &indexing, &replications.ownership, &mut services).await?);
         types.insert(0, replications.job_type);
         let retention = common.keep(&external, recorder, &mut services);
@@ -181,7 +180,6 @@ impl Server {
             store: common.opened.store,
             workers,
             services,
-            events: replications.events,
             ownership: upstream.map(|upstream| upstream.ownership),
             shared: common.shared,
             exporter: common.exporter,
@@ -195,7 +193,6 @@ pub struct RunningServer {
     store: Store,
     workers: Vec<Worker>,
     services: Services,
-    events: Events,
     ownership: Option<Ownership>,
     shared: Shared,
     exporter: Option<Exporter>,
@@ -222,11 +219,6 @@ impl RunningServer {
     /// The ownership of the upstream's databases, if there is an upstream.
     pub fn ownership(&self) -> Option<&Ownership> {
         self.ownership.as_ref()
-    }
-
-    /// Events of the server's parts, so that tests need not poll.
-    pub fn events(&self) -> &Events {
-        &self.events
     }
 
     /// Applies a configuration file that was read again. Settings that can change at run time take effect soon. Other

@@ -244,7 +244,7 @@ pub(crate) async fn taken_over(
     if opened.asked(stored).await?.is_some() {
         return Ok(None);
     }
-    let asked = Upstream::uuid(upstream, &config.replication, client);
+    let asked = Upstream::uuid(upstream, &config.replication.peers, client);
     let uuid = match tokio::time::timeout(PATIENCE, asked).await {
         Ok(uuid) => uuid,
         Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),

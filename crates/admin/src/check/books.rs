@@ -14,7 +14,7 @@ use turnwise_queue::concurrency::{LimitedRow, RateRow};
 use turnwise_queue::locks::{Held, HolderRow, QueueRow};
 use turnwise_queue::{Active, Claim, Keyspace};
 use turnwise_replicator::JOB_TYPE;
-use turnwise_replicator::check::{Tally, document_of, is_replicated, unreadable};
+use turnwise_replicator::check::{document_of, is_replicated, unreadable};
 use turnwise_replicator::doc_processor;
 use turnwise_replicator::documents::databases::Database;
 use turnwise_replicator::documents::{Counters, Head};
@@ -53,7 +53,7 @@ pub(super) struct Books<'a> {
     /// Tenants with a row among the waiting tenants.
     waiting: BTreeSet<(String, String)>,
     /// Databases: their rows, and the tally of their documents.
-    pub(super) databases: BTreeMap<String, (Option<Database>, Option<Counters>, Tally)>,
+    pub(super) databases: BTreeMap<String, (Option<Database>, Option<Counters>, Counters)>,
     /// The levels of held locks; `None` is the big lock.
     levels: BTreeSet<Option<String>>,
     /// The buckets of jobs that run or are limited.
@@ -358,7 +358,7 @@ impl<'a> Books<'a> {
             Row::Document(db, id) => {
                 let Ok(head) = serde_json::from_slice::<Head>(value) else { return Ok(()) };
                 let (_, _, tally) = self.database(db);
-                tally.add(&head);
+                tally.count(&head);
                 let subject = of_document(db, id);
                 self.promise(subject, hash(&("change", head.sequence)))?;
                 self.promise(subject, hash(&"pieces"))?;
@@ -452,7 +452,7 @@ impl<'a> Books<'a> {
         self.flagged.extend(subjects(row, value).iter().map(hash));
     }
 
-    fn database(&mut self, db: &str) -> &mut (Option<Database>, Option<Counters>, Tally) {
+    fn database(&mut self, db: &str) -> &mut (Option<Database>, Option<Counters>, Counters) {
         named(&mut self.databases, db)
     }
 

@@ -15,7 +15,7 @@ use turnwise_queue::locks::{Held, Spot};
 use turnwise_queue::{Active, Job, Keyspace, MAX_AFTER};
 use turnwise_replicator::JOB_TYPE;
 use turnwise_replicator::check::{
-    DocumentKey, DocumentRows, Tally, check_database, check_document, check_documents_job, document_of,
+    DocumentKey, DocumentRows, check_database, check_document, check_documents_job, document_of,
 };
 use turnwise_replicator::doc_processor;
 use turnwise_replicator::documents::databases::Database;
@@ -357,18 +357,18 @@ async fn for_each(
 async fn count_documents(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<Vec<Finding>> {
     let database: Option<Database> = read(tx, &keys.database(db)).await?;
     let counters: Option<Counters> = read(tx, &keys.sequence(db)).await?;
-    let mut tally = Tally::default();
+    let mut counted = Counters::default();
     let mut any = database.is_some() || counters.is_some();
     for_each(tx, keys.documents(db), |_, value| {
         any = true;
-        let _ = serde_json::from_slice::<Head>(value).map(|head| tally.add(&head));
+        let _ = serde_json::from_slice::<Head>(value).map(|head| counted.count(&head));
     })
     .await?;
     for family in [keys.bodies(db), keys.changes(db), keys.locals(db), keys.replications(db)] {
         any = any || !range(tx, family, 1).await?.is_empty();
     }
     // Otherwise the database was deleted after the pass read it, and no rows are left.
-    let finding = any.then(|| check_database(keys, db, database.as_ref(), counters.as_ref(), &tally));
+    let finding = any.then(|| check_database(keys, db, database.as_ref(), counters.as_ref(), &counted));
     Ok(finding.flatten().into_iter().collect())
 }
 

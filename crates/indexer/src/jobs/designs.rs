@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use turnwise_outbound::Error;
-use turnwise_replicator::Remote;
+use turnwise_replicator::{Remote, encode};
 
 /// The most design documents of a database.
 pub(super) const MAX_DESIGNS: usize = 1_000;
@@ -25,7 +25,6 @@ struct Row {
     id: String,
     #[serde(default)]
     value: Map<String, Value>,
-    #[serde(default)]
     doc: Option<Map<String, Value>>,
 }
 
@@ -51,7 +50,7 @@ impl<'a> Designs<'a> {
     pub async fn list(&self) -> Result<(Vec<Design>, bool), Error> {
         let path = format!(
             "{}/_all_docs?startkey=%22_design%2F%22&endkey=%22_design0%22&limit={}",
-            Remote::path(self.database),
+            encode(self.database),
             MAX_DESIGNS + 1
         );
         let Rows { mut rows } = self.remote.get(&path).await?;
@@ -70,10 +69,10 @@ impl<'a> Designs<'a> {
         let mut parts: Vec<&[Design]> = designs.chunks(AT_ONCE).rev().collect();
         while let Some(part) = parts.pop() {
             let (Some((first, _)), Some((last, _))) = (part.first(), part.last()) else { continue };
-            let key = |name: &str| Remote::path(&Value::from(format!("_design/{name}")).to_string());
+            let key = |name: &str| encode(&Value::from(format!("_design/{name}")).to_string());
             let path = format!(
                 "{}/_all_docs?include_docs=true&startkey={}&endkey={}",
-                Remote::path(self.database),
+                encode(self.database),
                 key(first),
                 key(last)
             );
@@ -106,8 +105,7 @@ impl<'a> Designs<'a> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use serde_json::json;
-    use turnwise_outbound::Client;
-    use turnwise_replicator::Defaults;
+    use turnwise_outbound::{Client, PeerSettings};
     use turnwise_replicator::upstream::Address;
     use turnwise_testkit::{Fake, Reply};
 
@@ -116,7 +114,7 @@ mod tests {
     fn remote(fake: &Fake) -> Remote {
         let root = fake.url().rsplit_once('/').unwrap().0.to_owned();
         let address = Address::parse(&root).unwrap();
-        Remote::new(&address, &Defaults::default(), &Client::new().unwrap()).unwrap()
+        Remote::new(&address, &PeerSettings::default(), &Client::new().unwrap())
     }
 
     /// A server with these design documents: their names, and how large they are.

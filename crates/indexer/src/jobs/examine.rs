@@ -3,13 +3,12 @@
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use http::Method;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use turnwise_outbound::Error;
-use turnwise_queue::parking::{self, ParkedJob};
+use turnwise_queue::parking::ParkedJob;
 use turnwise_queue::{Job, NewJob, Parked, State, jobs};
-use turnwise_replicator::{Remote, Seq};
+use turnwise_replicator::{Seq, encode};
 
 use super::designs::{Design, Designs, MAX_DESIGNS};
 use super::dirty::Since;
@@ -20,7 +19,7 @@ use crate::{Kind, is_automatic};
 
 /// Databases that are looked at at the same time.
 const AT_ONCE: usize = 8;
-/// Jobs that one transaction adds or wakes.
+/// Jobs that one transaction adds.
 const BATCH: usize = 50;
 /// The most parked jobs of a database.
 const MAX_PARKED: usize = 4 * MAX_DESIGNS;
@@ -33,10 +32,7 @@ impl Watcher<'_> {
             let seqs = &self.server.remote.seqs(&names).await?;
             let looks: Vec<BoxFuture<'_, Result<(), Error>>> = changed
                 .iter()
-                .map(|(database, since)| match seqs.get(&**database) {
-                    Some(seq) => self.look(database, seq, *since).boxed(),
-                    None => self.look_for(database).boxed(),
-                })
+                .map(|(database, since)| self.look_at(database, seqs.get(&**database), *since).boxed())
                 .collect();
             stream::iter(looks).buffer_unordered(AT_ONCE).try_collect::<Vec<()>>().await
         };
@@ -50,22 +46,32 @@ impl Watcher<'_> {
         done
     }
 
-    /// Looks at a database whose sequence the server does not report.
-    async fn look_for(&self, database: &str) -> Result<(), Error> {
-        match self.server.remote.request(Method::GET, &Remote::path(database), None, None).await {
-            Err(error) if error.status() == Some(404) => {
-                self.remember(database, None);
-                // Their runs find out, and end.
-                let parked = self.parked(database).await;
-                self.wake(&parked).await;
-                Ok(())
-            }
-            // It cannot be read. The next comparison of all databases looks again.
+    /// Looks at a database, whose sequence may not be reported. After an error that concerns this database only, its jobs run at the next
+    /// comparison of all databases.
+    async fn look_at(&self, database: &str, seq: Option<&Seq>, since: Since) -> Result<(), Error> {
+        let looked = match seq {
+            Some(seq) => self.look(database, seq, since).await,
+            None => self.look_for(database).await,
+        };
+        match looked {
             Err(error) if error.concerns_one_request() => {
                 let error = error.of_server();
                 tracing::warn!(server = self.server.name, database, error, "a database cannot be indexed");
-                let parked = self.parked(database).await;
-                self.settle(&parked).await;
+                self.remember(database, None);
+                self.service.jobs.record(&[], &self.parked(database).await).await;
+                Ok(())
+            }
+            looked => looked,
+        }
+    }
+
+    /// Looks at a database whose sequence the server does not report.
+    async fn look_for(&self, database: &str) -> Result<(), Error> {
+        match self.server.remote.get::<Value>(&encode(database)).await {
+            Err(error) if error.status() == Some(404) => {
+                self.remember(database, None);
+                // Their runs find out, and end.
+                self.service.jobs.record(&self.parked(database).await, &[]).await;
                 Ok(())
             }
             Ok(state) => self.look(database, &Seq::from(&state["update_seq"]), Since::Unknown).await,
@@ -75,22 +81,14 @@ impl Watcher<'_> {
 
     async fn look(&self, database: &str, seq: &Seq, since: Since) -> Result<(), Error> {
         let seen = self.seen(database);
-        let (designs, more) = match Designs::of(&self.server.remote, database).list().await {
-            Ok(found) => found,
-            Err(error) if error.concerns_one_request() => return self.look_later(database, &error).await,
-            Err(error) => return Err(error),
-        };
+        let (designs, more) = Designs::of(&self.server.remote, database).list().await?;
         let mut text = String::new();
         for (name, rev) in &designs {
             text.extend([name, "\n", rev, "\n"]);
         }
         let of_designs = hash(text.as_bytes());
         if of_designs != seen.designs {
-            match self.indexes(database, &designs).await {
-                Ok(wanted) => self.ensure(&wanted).await,
-                Err(error) if error.concerns_one_request() => return self.look_later(database, &error).await,
-                Err(error) => return Err(error),
-            }
+            self.ensure(&self.indexes(database, &designs).await?).await;
             if more {
                 tracing::warn!(
                     server = self.server.name,
@@ -105,21 +103,6 @@ impl Watcher<'_> {
         }
         let seq = if waits.is_some() { 0 } else { number(seq) };
         self.remember(database, Some(Seen { designs: of_designs, seq }));
-        Ok(())
-    }
-
-    /// After an error that concerns one database only: its jobs run at the next comparison of all databases.
-    async fn look_later(&self, database: &str, error: &Error) -> Result<(), Error> {
-        let error = error.of_server();
-        tracing::warn!(
-            server = self.server.name,
-            database,
-            error,
-            "the indexes of a database cannot be read"
-        );
-        self.remember(database, None);
-        let parked = self.parked(database).await;
-        self.settle(&parked).await;
         Ok(())
     }
 
@@ -150,14 +133,14 @@ impl Watcher<'_> {
 
     /// Adds the jobs that are missing, or that were added for other versions of their design documents.
     async fn ensure(&self, wanted: &[NewJob]) {
-        let keys = &self.service.keys;
+        let jobs = &self.service.jobs;
+        let keys = &jobs.keys;
         let mut done = 0;
         while done < wanted.len() {
             let rest = &wanted[done..];
-            done += self
-                .service
+            done += jobs
                 .tried(|tx| async move {
-                    let now_us = self.service.store.runtime().now_us();
+                    let now_us = jobs.store.runtime().now_us();
                     for (n, new) in rest.iter().enumerate() {
                         if n == BATCH || n > 0 && !tx.has_room() {
                             return Ok(n);
@@ -209,56 +192,22 @@ impl Watcher<'_> {
                 next = Some(next.map_or(at, |next| next.min(at)));
             }
         }
-        self.wake(&due).await;
         self.verify_later(&same);
         // Those that wait are remembered here; another watcher compares all databases first.
         same.append(&mut waiting);
-        self.settle(&same).await;
+        self.service.jobs.record(&due, &same).await;
         next
     }
 
     /// How long the last build took.
     async fn cost(&self, job: &ParkedJob) -> std::time::Duration {
-        let keys = &self.service.keys;
-        let found =
-            self.service.tried(|tx| async move { jobs::peek(&tx, keys, JOB_TYPE, &job.id).await }).await;
-        let built = found.and_then(|job| Info::of(job.info.as_deref()).built);
+        let built = self.service.jobs.job(&job.id).await.and_then(|job| Info::of(job.info.as_deref()).built);
         std::time::Duration::from_millis(built.map_or(0, |built| built.took_ms))
     }
 
     async fn parked(&self, database: &str) -> Vec<ParkedJob> {
-        let keys = &self.service.keys;
-        let at = &Parked { group: self.server.name.clone(), key: database.to_owned() };
-        self.service.tried(|tx| async move { parking::at(&tx, keys, JOB_TYPE, at, MAX_PARKED).await }).await
-    }
-
-    pub(super) async fn wake(&self, parked: &[ParkedJob]) {
-        let keys = &self.service.keys;
-        for part in parked.chunks(BATCH) {
-            self.service
-                .tried(|tx| async move {
-                    let now_us = self.service.store.runtime().now_us();
-                    for job in part {
-                        parking::wake(&tx, keys, JOB_TYPE, job, now_us).await?;
-                    }
-                    Ok(())
-                })
-                .await;
-        }
-    }
-
-    async fn settle(&self, parked: &[ParkedJob]) {
-        let keys = &self.service.keys;
-        for part in parked.chunks(BATCH) {
-            self.service
-                .tried(|tx| async move {
-                    for job in part {
-                        parking::settle(&tx, keys, JOB_TYPE, job).await?;
-                    }
-                    Ok(())
-                })
-                .await;
-        }
+        let at = Parked { group: self.server.name.clone(), key: database.to_owned() };
+        self.service.jobs.at(&at, MAX_PARKED).await
     }
 }
 

@@ -9,14 +9,14 @@ use http::Method;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
-use turnwise_replicator::Seq;
+use turnwise_replicator::{Seq, encode};
 use turnwise_store::Runtime;
 use turnwise_worker::{JobContext, JobHandler, Outcome};
 
 use super::index::token;
 use super::{Building, Built, Index, Indexing, Info, Server};
 use crate::build::{left, queries};
-use crate::database::{Database, Error, design_path, segment};
+use crate::database::{Database, Error, design_path};
 use crate::{Kind, is_automatic};
 
 /// The time between two reports of how far a build is.
@@ -40,8 +40,10 @@ const MAX_SIZES: usize = 20;
 
 /// Runs indexing jobs.
 pub struct Handler {
-    indexing: Indexing,
-    runtime: Arc<dyn Runtime>,
+    /// The servers.
+    pub indexing: Indexing,
+    /// The clock.
+    pub runtime: Arc<dyn Runtime>,
 }
 
 /// Why there is nothing to build: the result of the job, which ends.
@@ -58,39 +60,38 @@ enum Gone {
     Autoupdate,
 }
 
-/// How a build ended.
-enum End {
-    /// The index has everything that was written before its beginning, when the database had this sequence.
-    Built(Built, Seq),
+/// Why an index was not built.
+enum Unbuilt {
     Gone(Gone),
     Failed(Error),
 }
 
-impl Handler {
-    /// A handler for the jobs of these servers.
-    pub fn new(indexing: Indexing, runtime: Arc<dyn Runtime>) -> Self {
-        Handler { indexing, runtime }
+impl From<Error> for Unbuilt {
+    fn from(error: Error) -> Self {
+        Unbuilt::Failed(error)
     }
+}
 
+impl Handler {
     async fn index(&self, job: &JobContext, index: &Index, info: &mut Info) -> Outcome {
         let gone = |gone: Gone| Outcome::completed(&serde_json::json!({ "gone": gone }));
         let Some(server) = self.indexing.server(&index.server) else { return gone(Gone::Server) };
         if !self.indexing.settings().want(&index.database) {
             return gone(Gone::Database);
         }
-        let end = self.build(job, server, index, info).await;
+        let built = self.build(job, server, index, info).await;
         info.building = None;
-        let outcome = match end {
-            End::Gone(what) => gone(what),
-            End::Built(built, seq) => {
+        let outcome = match built {
+            Err(Unbuilt::Gone(what)) => gone(what),
+            Ok((built, seq)) => {
                 (info.built, info.error, info.interrupted) = (Some(built), None, 0);
                 Outcome::Parked { at: index.place(), token: token(Some(&seq)) }
             }
-            End::Failed(error) if error.is_wrong_design() => Outcome::Failed(error.to_string()),
-            End::Failed(error) => {
+            Err(Unbuilt::Failed(error)) if error.is_wrong_design() => Outcome::Failed(error.to_string()),
+            Err(Unbuilt::Failed(error)) => {
                 let is_down = error.is_no_answer()
                     && info.interrupted < MAX_INTERRUPTED
-                    && server.remote.request(Method::GET, "", None, None).await.is_err();
+                    && server.remote.get::<Value>("").await.is_err();
                 info.error = Some(error.to_string());
                 if is_down {
                     info.interrupted += 1;
@@ -105,56 +106,50 @@ impl Handler {
         outcome
     }
 
-    async fn build(&self, job: &JobContext, server: &Server, index: &Index, info: &mut Info) -> End {
+    /// Builds an index. Returns the sequence that the database had at the beginning: the index has everything that was written before.
+    async fn build(
+        &self,
+        job: &JobContext,
+        server: &Server,
+        index: &Index,
+        info: &mut Info,
+    ) -> Result<(Built, Seq), Unbuilt> {
         let database = Database::of(&server.remote, &index.database);
+        let no_database = |error: Error| match error.is_missing() {
+            true => Unbuilt::Gone(Gone::Database),
+            false => Unbuilt::Failed(error),
+        };
         for _ in 0..MAX_BEGINS {
             let began_us = self.runtime.now_us();
-            let state = match database.get("").await {
-                Ok(state) => state,
-                Err(error) if error.is_missing() => return End::Gone(Gone::Database),
-                Err(error) => return End::Failed(error),
-            };
-            let seq = Seq::from(&state["update_seq"]);
-            let design = match database.design(&index.design).await {
-                Ok(Some(design)) => design,
-                Ok(None) => return End::Gone(Gone::Design),
-                Err(error) if error.is_missing() => return End::Gone(Gone::Database),
-                Err(error) => return End::Failed(error),
-            };
+            let seq = Seq::from(&database.get("").await.map_err(no_database)?["update_seq"]);
+            let design = database.design(&index.design).await.map_err(no_database)?;
+            let design = design.ok_or(Unbuilt::Gone(Gone::Design))?;
             if !is_automatic(&design) {
-                return End::Gone(Gone::Autoupdate);
+                return Err(Unbuilt::Gone(Gone::Autoupdate));
             }
             let indexes = index.kind.indexes(&design);
             if indexes.is_empty() {
-                return End::Gone(Gone::Design);
+                return Err(Unbuilt::Gone(Gone::Design));
             }
-            let queries = match queries(&database, &index.design, &design, &[index.kind]).await {
-                Ok(queries) => queries,
-                Err(error) => return End::Failed(error),
-            };
+            let queries = queries(&database, &index.design, &design, &[index.kind]).await?;
             let build = Build { handler: self, job, server, index, database: &database, queries: &queries };
-            match build.passes(info).await {
-                Ok(Some((changes, took))) => {
-                    let built = Built {
-                        began_us,
-                        ended_us: self.runtime.now_us(),
-                        took_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
-                        changes,
-                        seq: seq.number().unwrap_or_default(),
-                        size_bytes: size_bytes(&database, index, &indexes).await,
-                    };
-                    return End::Built(built, seq);
-                }
-                Ok(None) => {
-                    tracing::debug!(job = job.job.id, "the design document has changed; building anew")
-                }
-                Err(error) => return End::Failed(error),
+            if let Some((changes, took)) = build.passes(info).await? {
+                let built = Built {
+                    began_us,
+                    ended_us: self.runtime.now_us(),
+                    took_ms: u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+                    changes,
+                    seq: seq.number().unwrap_or_default(),
+                    size_bytes: size_bytes(&database, index, &indexes).await,
+                };
+                return Ok((built, seq));
             }
+            tracing::debug!(job = job.job.id, "the design document has changed; building anew");
         }
-        End::Failed(Error::Incomplete(
+        Err(Unbuilt::Failed(Error::Incomplete(
             format!("_design/{}", index.design),
             "the server does not find its indexes, or it changes all the time".to_owned(),
-        ))
+        )))
     }
 }
 
@@ -243,7 +238,7 @@ async fn size_bytes(database: &Database, index: &Index, indexes: &[String]) -> u
     };
     let mut bytes = 0;
     for name in indexes.iter().take(MAX_SIZES) {
-        let info: Value = database.get(&format!("{path}/{info}/{}", segment(name))).await.unwrap_or_default();
+        let info: Value = database.get(&format!("{path}/{info}/{}", encode(name))).await.unwrap_or_default();
         bytes += info["search_index"]["disk_size"].as_u64().unwrap_or(0);
     }
     bytes

@@ -7,7 +7,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use turnwise_policy::predictive_queue::locks::{AtLevel, Request, Requests};
 use turnwise_queue::parking::MAX_TOKEN_BYTES;
 use turnwise_queue::{Job, JobSpec, MAX_ID_BYTES, NewJob, Parked};
-use turnwise_replicator::{Remote, Seq};
+use turnwise_replicator::{Seq, encode};
 
 use super::{JOB_TYPE, LEVEL};
 use crate::Kind;
@@ -90,8 +90,7 @@ impl Index {
     /// The id of its job; `None` if that would be too long.
     pub fn id(&self) -> Option<String> {
         let Index { server, database, design, kind } = self;
-        let part = |text: &str| Remote::path(text);
-        let id = format!("{server}/{}/{}/{}", part(database), part(design), kind.name());
+        let id = format!("{server}/{}/{}/{}", encode(database), encode(design), kind.name());
         (id.len() <= MAX_ID_BYTES).then_some(id)
     }
 

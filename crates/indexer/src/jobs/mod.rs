@@ -36,9 +36,9 @@ mod watch;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use turnwise_outbound::{Client, FieldError};
+use turnwise_outbound::{Client, PeerSettings};
 use turnwise_policy::predictive_queue::locks::Level;
-use turnwise_replicator::{Defaults, Remote};
+use turnwise_replicator::Remote;
 
 pub use handler::Handler;
 pub use index::{Building, Built, Index, Info, Summary};
@@ -85,18 +85,15 @@ pub struct Condition {
 
 impl Indexing {
     /// The servers of these settings, on the connections of `client`.
-    ///
-    /// # Errors
-    /// An address cannot be used.
-    pub fn new(settings: Settings, defaults: &Defaults, client: &Client) -> Result<Indexing, FieldError> {
+    pub fn new(settings: Settings, peers: &PeerSettings, client: &Client) -> Indexing {
         let mut servers = BTreeMap::new();
         for address in &settings.servers {
-            let remote = Remote::new(address, defaults, client)?;
+            let remote = Remote::new(address, peers, client);
             let name = address.name().to_owned();
             let pace = Pace::new(settings.builds as usize, settings.max_p95);
             servers.insert(name.clone(), Arc::new(Server { name, remote, pace, tasks: Tasks::default() }));
         }
-        Ok(Indexing(Arc::new(Inner { settings, servers })))
+        Indexing(Arc::new(Inner { settings, servers }))
     }
 
     /// The level of the locks, with as many units for each server as it may have builds.

@@ -34,6 +34,7 @@ pub(super) struct Pace {
     changed: Notify,
 }
 
+#[derive(Default)]
 struct State {
     samples: VecDeque<Duration>,
     sampled: Option<Instant>,
@@ -67,15 +68,7 @@ impl Drop for Turn<'_> {
 impl Pace {
     /// At most `most` builds; a `limit` of zero never reduces them.
     pub fn new(most: usize, limit: Duration) -> Self {
-        let state = State {
-            samples: VecDeque::new(),
-            sampled: None,
-            since_step: 0,
-            allowed: most,
-            running: 0,
-            rests: 0,
-            not_before: None,
-        };
+        let state = State { allowed: most, ..State::default() };
         Pace { most, limit, state: Mutex::new(state), changed: Notify::new() }
     }
 

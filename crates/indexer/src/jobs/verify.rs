@@ -9,16 +9,15 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use http::Method;
+use serde_json::Value;
 use tokio::time::Instant;
 use turnwise_outbound::Error;
 use turnwise_queue::parking::ParkedJob;
-use turnwise_queue::{Job, jobs};
-use turnwise_replicator::Remote;
+use turnwise_replicator::encode;
 
+use super::Summary;
 use super::dirty::Since;
 use super::watch::Watcher;
-use super::{JOB_TYPE, Summary};
 use crate::Kind;
 use crate::database::design_path;
 
@@ -53,9 +52,7 @@ impl Watcher<'_> {
     }
 
     async fn verify_one(&self, id: &str) -> Result<(), Error> {
-        let keys = &self.service.keys;
-        let job: Option<Job> =
-            self.service.tried(|tx| async move { jobs::peek(&tx, keys, JOB_TYPE, id).await }).await;
+        let job = self.service.jobs.job(id).await;
         // A job that runs or will run finds out by itself.
         let Some((at, Summary { index, .. })) =
             job.as_ref().and_then(|job| Some((job.parked()?.clone(), Summary::of(job)?)))
@@ -65,8 +62,8 @@ impl Watcher<'_> {
         if !matches!(index.kind, Kind::Views | Kind::Mango) {
             return Ok(());
         }
-        let path = format!("{}/{}/_info", Remote::path(&index.database), design_path(&index.design));
-        let info = match self.server.remote.request(Method::GET, &path, None, None).await {
+        let path = format!("{}/{}/_info", encode(&index.database), design_path(&index.design));
+        let info = match self.server.remote.get::<Value>(&path).await {
             Ok(info) => info,
             // Its design document or its database is gone, and the feed tells that, too.
             Err(error) if error.concerns_one_request() => return Ok(()),
@@ -79,7 +76,8 @@ impl Watcher<'_> {
             }
         } else if !self.is_marked(&index.database) {
             tracing::debug!(job = id, "the server has lost a part of an index: it is built again");
-            self.wake(&[ParkedJob { at, id: id.to_owned(), token: String::new() }]).await;
+            let lost = ParkedJob { at, id: id.to_owned(), token: String::new() };
+            self.service.jobs.record(&[lost], &[]).await;
         }
         Ok(())
     }

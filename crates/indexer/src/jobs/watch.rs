@@ -5,22 +5,18 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::Method;
-use serde_json::json;
+use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::Keyspace;
-use turnwise_queue::parking::{self, ParkedJob};
+use turnwise_queue::parking::ParkedJob;
 use turnwise_replicator::ownership::Ownership;
-use turnwise_replicator::{MAX_SEQS, Remote, Seq, Updates};
-use turnwise_store::{Isolation, Store, Transaction};
+use turnwise_replicator::{MAX_SEQS, ParkedJobs, Seq, Updates};
 
 use super::dirty::{Dirty, Since};
-use super::{Indexing, JOB_TYPE, Server};
+use super::{Indexing, Server};
 
 /// The pause after a failure; it doubles with each one that follows soon.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -32,16 +28,12 @@ const SWEEP: Duration = Duration::from_secs(600);
 const SWEEP_WITHOUT_FEED: Duration = Duration::from_secs(15);
 /// How long a server without a feed is not asked for it again.
 const FEED_AGAIN: Duration = Duration::from_secs(300);
-/// Names per request.
-const NAMES: usize = 1_000;
 /// The most databases of a server.
 const MAX_DATABASES: usize = 100_000;
 /// Parked jobs that one transaction reads.
 const PARKED: usize = 1_000;
 /// Indexes that are looked at once more before databases that have changed meanwhile.
 const VERIFIED: usize = 20;
-/// The pause after an error of the store.
-const STORE_PAUSE: Duration = Duration::from_secs(1);
 /// The time between two samples of a server's speed.
 const SAMPLE: Duration = Duration::from_millis(250);
 /// The samples between two looks at the server's tasks.
@@ -52,10 +44,8 @@ const SMALL: &str = "_all_dbs?limit=1";
 /// Watches the servers that this node owns, and measures all of them.
 #[derive(Clone)]
 pub struct Service {
-    /// The store that holds the jobs.
-    pub store: Store,
-    /// Its keys.
-    pub keys: Keyspace,
+    /// The jobs.
+    pub jobs: ParkedJobs,
     /// The servers.
     pub indexing: Indexing,
     /// The servers that this node owns.
@@ -154,28 +144,8 @@ impl Service {
                 error,
                 "cannot watch a server's indexes; retrying in {pause:?}"
             );
-            self.store.runtime().sleep(pause).await;
+            self.jobs.store.runtime().sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-        }
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        let runtime = self.store.runtime().clone();
-        Box::pin(async move { runtime.sleep(duration).await })
-    }
-
-    /// Runs a transaction until it succeeds.
-    pub(super) async fn tried<T, F, Fut>(&self, transaction: F) -> T
-    where
-        F: Fn(Transaction) -> Fut,
-        Fut: Future<Output = turnwise_queue::Result<T>>,
-    {
-        loop {
-            match self.store.transact(&transaction).await {
-                Ok(done) => return done,
-                Err(error) => tracing::error!(%error, "cannot read or write the jobs of indexes; retrying"),
-            }
-            self.store.runtime().sleep(STORE_PAUSE).await;
         }
     }
 }
@@ -213,19 +183,24 @@ impl Watcher<'_> {
     /// Marks the databases of the feed; without a feed, ends when it should be tried again.
     async fn read(&self, feed: Option<Updates>) -> Result<()> {
         let Some(mut feed) = feed else {
-            self.service.store.runtime().sleep(FEED_AGAIN).await;
+            self.service.jobs.store.runtime().sleep(FEED_AGAIN).await;
             return Ok(());
         };
         let settings = self.service.indexing.settings();
-        while let Some(updates) = feed.next().await? {
+        loop {
+            let mut databases = BTreeSet::new();
+            let goes_on = feed.next(|update| {
+                databases.extend(update.database);
+                Ok(())
+            });
+            if !goes_on.await? {
+                return Ok(());
+            }
             let now = Instant::now();
-            let databases: BTreeSet<String> =
-                updates.into_iter().filter_map(|update| update.database).collect();
             for database in databases.iter().filter(|database| settings.want(database)) {
                 self.mark(database, Since::At(now), now + settings.min_delay);
             }
         }
-        Ok(())
     }
 
     pub(super) fn mark(&self, database: &str, since: Since, due: Instant) {
@@ -265,7 +240,7 @@ impl Watcher<'_> {
                 self.sweep().await?;
                 sweep = Instant::now() + interval;
             }
-            let wake = self.wake_key().await;
+            let wake = self.service.jobs.wake_key().await;
             let parked = self.unwatched().await;
             if !parked.is_empty() {
                 let now = Instant::now();
@@ -300,14 +275,7 @@ impl Watcher<'_> {
                 }
                 next = dirty.next().map_or(next, |due| due.min(next));
             }
-            let watch = match self.service.store.watch(self.service.keys.unwatched_wake(JOB_TYPE), wake).await
-            {
-                Ok(watch) => watch,
-                Err(error) => {
-                    tracing::error!(%error, "cannot watch for parked jobs; retrying");
-                    self.service.sleep(STORE_PAUSE)
-                }
-            };
+            let watch = self.service.jobs.watch(wake).await;
             tokio::select! {
                 () = watch => {}
                 () = self.marked.notified() => {}
@@ -316,33 +284,19 @@ impl Watcher<'_> {
         }
     }
 
-    async fn wake_key(&self) -> Option<Bytes> {
-        let key = &self.service.keys.unwatched_wake(JOB_TYPE);
-        self.service.tried(|tx| async move { Ok(tx.get_with(key, Isolation::Snapshot).await?) }).await
-    }
-
     /// Databases at which jobs have parked that were not compared since.
     async fn unwatched(&self) -> BTreeSet<String> {
-        let (keys, group) = (&self.service.keys, &self.server.name);
-        let page = self
-            .service
-            .tried(|tx| async move { parking::unwatched(&tx, keys, JOB_TYPE, group, MAX_SEQS).await });
-        page.await.into_iter().map(|job| job.at.key).collect()
+        let page = self.service.jobs.unwatched(&self.server.name, MAX_SEQS).await;
+        page.into_iter().map(|job| job.at.key).collect()
     }
 
     /// Marks all databases that may have changed since they were last looked at, and those with jobs that do not exist any more.
     async fn sweep(&self) -> Result<()> {
         let (settings, remote) = (self.service.indexing.settings(), &self.server.remote);
         let mut all: HashSet<String> = HashSet::new();
-        let mut after: Option<String> = None;
+        let mut from: Option<String> = None;
         while all.len() < MAX_DATABASES {
-            let from =
-                after.as_ref().map(|name| format!("&startkey={}", Remote::path(&json!(name).to_string())));
-            let path = format!("_all_dbs?limit={NAMES}{}", from.unwrap_or_default());
-            let answer = remote.request(Method::GET, &path, None, None).await?;
-            let names: Vec<String> = serde_json::from_value(answer).unwrap_or_default();
-            let last = names.iter().max().cloned();
-            let count = names.len();
+            let (names, next) = remote.databases(from).await?;
             let fresh: Vec<String> =
                 names.into_iter().filter(|name| settings.want(name) && !all.contains(name)).collect();
             for names in fresh.chunks(MAX_SEQS) {
@@ -356,11 +310,10 @@ impl Watcher<'_> {
                 }
             }
             all.extend(fresh);
-            // A server without pages has returned everything.
-            if count != NAMES || last <= after {
+            if next.is_none() {
                 break;
             }
-            after = last;
+            from = next;
         }
         if all.len() >= MAX_DATABASES {
             tracing::error!(
@@ -370,11 +323,7 @@ impl Watcher<'_> {
         }
         let mut last: Option<ParkedJob> = None;
         loop {
-            let (keys, group, after) = (&self.service.keys, &self.server.name, last.as_ref());
-            let page = self
-                .service
-                .tried(|tx| async move { parking::list(&tx, keys, JOB_TYPE, group, after, PARKED).await });
-            let page = page.await;
+            let page = self.service.jobs.list(&self.server.name, last.as_ref(), PARKED).await;
             for job in page.iter().filter(|job| !all.contains(&job.at.key)) {
                 self.mark(&job.at.key, Since::Unknown, Instant::now());
             }
@@ -401,11 +350,11 @@ async fn measure(server: &Server) {
         }
         let began = Instant::now();
         // A server that does not answer is slow, too.
-        let _ = server.remote.request(Method::GET, SMALL, None, None).await;
+        let _ = server.remote.get::<Value>(SMALL).await;
         server.pace.sample(began.elapsed());
         samples = samples.wrapping_add(1);
         if samples.is_multiple_of(SAMPLES_PER_LOOK)
-            && let Ok(tasks) = server.remote.request(Method::GET, "_active_tasks", None, None).await
+            && let Ok(tasks) = server.remote.get("_active_tasks").await
         {
             server.tasks.set(tasks);
         }

@@ -13,7 +13,6 @@ use turnwise_outbound::{Answer, Error, Fault};
 
 use super::parts::Parts;
 use super::stubs;
-use super::with_document::{too_long, too_short};
 use crate::multipart;
 
 /// The most attachment bytes of one document that are held together. The caller has checked the sizes, so more is an error.
@@ -27,11 +26,6 @@ pub(crate) struct Whole {
     pub doc: Vec<u8>,
 }
 
-/// A `multipart/mixed` response to `_bulk_get`.
-pub(crate) struct Insides {
-    parts: Parts<Answer>,
-}
-
 #[derive(Deserialize)]
 struct Name<'a> {
     _id: String,
@@ -40,25 +34,21 @@ struct Name<'a> {
     _attachments: Option<&'a RawValue>,
 }
 
-impl Insides {
-    pub fn new(answer: Answer, boundary: &str) -> Self {
-        Self { parts: Parts::new(answer, boundary) }
-    }
-
-    /// The next revision; `None` after the last one. Revisions that the source does not have are skipped.
-    pub async fn next(&mut self) -> Result<Option<Whole>, Error> {
+impl Parts<Answer> {
+    /// The next revision in a `multipart/mixed` response to `_bulk_get`; `None` after the last one. Revisions that the source does not have
+    /// are skipped.
+    pub async fn next_whole(&mut self) -> Result<Option<Whole>, Error> {
         loop {
-            let Some(headers) = self.parts.next_part().await? else { return Ok(None) };
+            let Some(headers) = self.next_part().await? else { return Ok(None) };
             let content_type = headers.get("content-type").unwrap_or_default();
             if content_type.starts_with("multipart/related") {
                 let boundary = multipart::boundary(content_type)
-                    .ok_or_else(|| self.parts.malformed("a multipart part without a boundary"))?;
-                return related(Parts::new(&mut self.parts, boundary)).await.map(Some);
+                    .ok_or_else(|| self.malformed("a multipart part without a boundary"))?;
+                return related(Parts::new(&mut *self, boundary)).await.map(Some);
             }
             if !content_type.contains("error=\"true\"") {
-                let doc = self.parts.doc().await?;
-                let name: Name<'_> =
-                    serde_json::from_slice(&doc).map_err(|cause| self.parts.malformed(cause))?;
+                let doc = self.doc().await?;
+                let name: Name<'_> = serde_json::from_slice(&doc).map_err(|cause| self.malformed(cause))?;
                 return Ok(Some(Whole { id: name._id, rev: name._rev, doc }));
             }
         }
@@ -102,13 +92,13 @@ async fn related(mut parts: Parts<&mut Parts<Answer>>) -> Result<Whole, Error> {
         let mut content = Vec::with_capacity(stub.length as usize);
         while let Some(piece) = parts.data().await? {
             if content.len() + piece.len() > stub.length as usize {
-                return Err(parts.malformed(too_long(stub.length)));
+                return Err(parts.malformed(stub.too_long()));
             }
             content.extend_from_slice(&piece);
         }
         let left = stub.length - content.len() as u64;
         if left > 0 {
-            return Err(parts.fault(Fault::BrokeOff(too_short(left, stub.length))));
+            return Err(parts.fault(Fault::BrokeOff(stub.too_short(left))));
         }
         write_attachment(&mut doc, fields, &content);
     }

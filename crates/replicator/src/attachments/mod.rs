@@ -25,10 +25,12 @@ use tokio::sync::mpsc;
 use crate::database;
 use crate::query::{DocName, doc_path};
 use crate::refusal::passes_over_put;
+use crate::spec::Defaults;
 use crate::stats::Tally;
 
 use frame::Body;
-pub(crate) use inlined::Insides;
+pub(crate) use parts::Parts;
+use stubs::Stub;
 pub(crate) use stubs::{Head, Summary, summary};
 use turnwise_outbound::{BodyError, Error, Fault, Optional, Peer, PeerError, Side, Upload, beginning};
 pub(crate) use with_document::absent;
@@ -80,14 +82,9 @@ enum CopyResult {
 }
 
 impl Copier {
-    pub fn new(
-        source: Peer,
-        target: Peer,
-        target_is_pouchdb: bool,
-        at_once: usize,
-        missing_doc_retry: Duration,
-    ) -> Self {
-        Self { source, target, at_once, target_is_pouchdb, missing_doc_retry }
+    pub fn new(source: Peer, target: Peer, settings: &Defaults, target_is_pouchdb: bool) -> Self {
+        let at_once = (settings.peers.http_connections / settings.worker_processes).max(1);
+        Self { source, target, at_once, target_is_pouchdb, missing_doc_retry: settings.missing_doc_retry }
     }
 
     /// Copies all of `revisions`, several concurrently. Returns how many the source did not deliver.
@@ -127,7 +124,10 @@ impl Copier {
                     database::info_once(&self.source).await.map(|_| CopyResult::Absent(error))
                 }
                 // The target compares what it receives with the digest that the source states.
-                Err(error) if is_digest_mismatch(&error) => Ok(CopyResult::Absent(self.corrupt(&revision))),
+                Err(error) if is_digest_mismatch(&error) => {
+                    let problem = "an attachment that does not match its digest".to_owned();
+                    Ok(CopyResult::Absent(self.fault(&revision, Fault::Unexpected(problem))))
+                }
                 attempt => attempt,
             };
             let attempt = match attempt {
@@ -182,9 +182,8 @@ impl Copier {
         }
     }
 
-    /// The error of a revision whose attachments differ from their digests.
-    fn corrupt(&self, revision: &Revision) -> Error {
-        let fault = Fault::Unexpected("an attachment that does not match its digest".to_owned());
+    /// Adds the context of a revision at the source to a fault.
+    fn fault(&self, revision: &Revision, fault: Fault) -> Error {
         self.source.fault(Method::GET, &doc_path(&revision.id), fault)
     }
 
@@ -303,8 +302,28 @@ impl Filler {
         let _ = self.pieces.send(Ok(piece.into())).await;
     }
 
-    /// Whether the request has ended, so that no more data need be read.
-    fn is_closed(&self) -> bool {
-        self.pieces.is_closed()
+    /// Sends an attachment from `body`, as it arrives, after the data before it. Returns whether the request goes on; if it has ended, no
+    /// more data need be read.
+    async fn attachment(
+        &self,
+        stub: &Stub,
+        before: Vec<u8>,
+        body: &mut impl parts::Body,
+    ) -> Result<bool, Error> {
+        self.send(before).await;
+        let mut left = stub.length;
+        while let Some(piece) = body.piece().await? {
+            if self.pieces.is_closed() {
+                return Ok(false);
+            }
+            left = left
+                .checked_sub(piece.len() as u64)
+                .ok_or_else(|| body.fault(Fault::Malformed(stub.too_long())))?;
+            self.send(piece).await;
+        }
+        match left {
+            0 => Ok(true),
+            left => Err(body.fault(Fault::BrokeOff(stub.too_short(left)))),
+        }
     }
 }

@@ -6,15 +6,17 @@ use turnwise_outbound::{Answer, Error, Fault};
 use crate::multipart::{Event, Headers, Parser};
 
 /// The source of a multipart body.
-pub(super) trait Body: Send {
+pub(crate) trait Body: Send {
     /// The next piece; `None` at the proper end.
     fn piece(&mut self) -> impl Future<Output = Result<Option<Bytes>, Error>> + Send;
-    /// Waits until this many bytes of it may be held.
-    fn hold(&mut self, bytes: usize) -> impl Future<Output = Result<(), Error>> + Send;
-    /// The largest document that is held.
-    fn max_document_bytes(&self) -> usize;
+    /// The response that it is, or is a part of.
+    fn answer(&self) -> &Answer;
+    fn answer_mut(&mut self) -> &mut Answer;
+
     /// Adds the origin of the body to an error.
-    fn fault(&self, fault: Fault) -> Error;
+    fn fault(&self, fault: Fault) -> Error {
+        self.answer().fault(fault)
+    }
 }
 
 impl Body for Answer {
@@ -22,16 +24,12 @@ impl Body for Answer {
         self.chunk()
     }
 
-    fn hold(&mut self, bytes: usize) -> impl Future<Output = Result<(), Error>> + Send {
-        Answer::hold(self, bytes)
+    fn answer(&self) -> &Answer {
+        self
     }
 
-    fn max_document_bytes(&self) -> usize {
-        Answer::max_document_bytes(self)
-    }
-
-    fn fault(&self, fault: Fault) -> Error {
-        Answer::fault(self, fault)
+    fn answer_mut(&mut self) -> &mut Answer {
+        self
     }
 }
 
@@ -41,21 +39,17 @@ impl<B: Body> Body for &mut Parts<B> {
         self.data()
     }
 
-    fn hold(&mut self, bytes: usize) -> impl Future<Output = Result<(), Error>> + Send {
-        self.body.hold(bytes)
+    fn answer(&self) -> &Answer {
+        self.body.answer()
     }
 
-    fn max_document_bytes(&self) -> usize {
-        self.body.max_document_bytes()
-    }
-
-    fn fault(&self, fault: Fault) -> Error {
-        Parts::fault(self, fault)
+    fn answer_mut(&mut self) -> &mut Answer {
+        self.body.answer_mut()
     }
 }
 
 /// A multipart body that is parsed while it arrives.
-pub(super) struct Parts<B> {
+pub(crate) struct Parts<B> {
     body: B,
     parser: Parser,
 }
@@ -99,11 +93,11 @@ impl<B: Body> Parts<B> {
     pub async fn doc(&mut self) -> Result<Vec<u8>, Error> {
         let mut doc = Vec::new();
         while let Some(piece) = self.data().await? {
-            let most = self.body.max_document_bytes();
+            let most = self.body.answer().max_document_bytes();
             if doc.len() + piece.len() > most {
                 return Err(self.fault(Fault::TooLarge(most)));
             }
-            self.body.hold(doc.len() + piece.len()).await?;
+            self.body.answer_mut().hold(doc.len() + piece.len()).await?;
             doc.extend_from_slice(&piece);
         }
         Ok(doc)

@@ -4,7 +4,6 @@ use turnwise_outbound::{Error, Fault, Request};
 
 use super::frame::{Frame, frame};
 use super::stubs::{self, Stub};
-use super::with_document::{too_long, too_short};
 use super::{Copier, CopyResult, Filler, Revision};
 use crate::query::{DocName, Query, doc_path, encode_segment};
 use crate::stats::Tally;
@@ -23,22 +22,14 @@ impl Copier {
             Some(doc) => doc,
             None => self.read_stubs(revision).await?,
         };
-        let announced = stubs::announce(&doc).map_err(|cause| {
-            let path = doc_path(&revision.id);
-            self.source.fault(http::Method::GET, &path, Fault::Malformed(cause))
-        });
+        let announced = stubs::announce(&doc).map_err(|cause| self.fault(revision, Fault::Malformed(cause)));
         // Kept for another attempt.
         revision.stubs = Some(doc);
         let following = announced?;
         let may_be_folded = |stub: &Stub| matches!(stub.name.as_str(), "." | "..");
         if DocName::of(&revision.id) == DocName::Dots || following.stubs.iter().any(may_be_folded) {
             // Where a gateway folds such segments, the answer would be something else of the source.
-            let fault = Fault::Unexpected(DOTS.to_owned());
-            return Ok(CopyResult::Absent(self.source.fault(
-                http::Method::GET,
-                &doc_path(&revision.id),
-                fault,
-            )));
+            return Ok(CopyResult::Absent(self.fault(revision, Fault::Unexpected(DOTS.to_owned()))));
         }
         let (frame, body) = frame(&following, self.target_is_pouchdb);
         self.put(revision, body, tally, async |filler| {
@@ -48,10 +39,7 @@ impl Copier {
     }
 
     async fn read_stubs(&self, revision: &Revision) -> Result<Vec<u8>, Error> {
-        let mut query = Query::default();
-        query.add("rev", &revision.rev);
-        query.add("revs", "true");
-        query.add("att_encoding_info", "true");
+        let query = Query::of([("rev", &revision.rev), ("revs", "true"), ("att_encoding_info", "true")]);
         let most = self.source.max_document_bytes();
         let mut answer = self.source.send(&Request::get(query.on(&doc_path(&revision.id)))).await?;
         match answer.bytes_up_to(most).await? {
@@ -68,26 +56,14 @@ impl Copier {
         filler: Filler,
     ) -> Result<(), Error> {
         for (stub, before) in stubs.iter().zip(frame.before) {
-            let mut query = Query::default();
-            query.add("rev", &revision.rev);
+            let query = Query::of([("rev", &revision.rev)]);
             let path = format!("{}/{}", doc_path(&revision.id), encode_segment(&stub.name));
             // This connection is not counted. It is part of the request to the target, which is counted, and must not
             // wait for another one.
             let request = Request::get(query.on(&path)).accept("*/*").uncounted();
             let mut answer = self.source.send(&request).await?;
-            filler.send(before).await;
-            let mut left = stub.length;
-            while let Some(piece) = answer.chunk().await? {
-                if filler.is_closed() {
-                    return Ok(());
-                }
-                left = left
-                    .checked_sub(piece.len() as u64)
-                    .ok_or_else(|| answer.malformed(too_long(stub.length)))?;
-                filler.send(piece).await;
-            }
-            if left > 0 {
-                return Err(answer.fault(Fault::BrokeOff(too_short(left, stub.length))));
+            if !filler.attachment(stub, before, &mut answer).await? {
+                return Ok(());
             }
         }
         filler.send(frame.end).await;

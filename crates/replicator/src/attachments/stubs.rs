@@ -56,6 +56,16 @@ pub(super) struct Stub {
     pub encoding: Option<String>,
 }
 
+impl Stub {
+    pub fn too_long(&self) -> String {
+        format!("an attachment of more than its {} bytes", self.length)
+    }
+
+    pub fn too_short(&self, left: u64) -> String {
+        format!("{left} of {} bytes of an attachment are missing", self.length)
+    }
+}
+
 /// A document whose attachments follow it.
 #[derive(Debug)]
 pub(super) struct Following {

@@ -19,10 +19,8 @@ const ANCESTORS: usize = 50;
 impl Copier {
     /// One attempt to copy `revision` by way of `open_revs` with `multipart/mixed`.
     pub(super) async fn send_whole(&self, revision: &Revision, tally: &Tally) -> Result<CopyResult, Error> {
-        let mut query = Query::default();
-        query.add("open_revs", &serde_json::json!([revision.rev]).to_string());
-        query.add("revs", "true");
-        query.add("latest", "true");
+        let revs = serde_json::json!([revision.rev]).to_string();
+        let mut query = Query::of([("open_revs", &revs), ("revs", "true"), ("latest", "true")]);
         let path = doc_path(&revision.id);
         if !revision.ancestors.is_empty() {
             query.add_some("atts_since", latest(&revision.ancestors).into_iter(), &path);
@@ -83,19 +81,8 @@ impl Copier {
                 if parts.next_part().await?.is_none() {
                     return Err(parts.malformed("a multipart part without all attachments"));
                 }
-                filler.send(before).await;
-                let mut left = stub.length;
-                while let Some(piece) = parts.data().await? {
-                    if filler.is_closed() {
-                        return Ok(());
-                    }
-                    left = left
-                        .checked_sub(piece.len() as u64)
-                        .ok_or_else(|| parts.malformed(too_long(stub.length)))?;
-                    filler.send(piece).await;
-                }
-                if left > 0 {
-                    return Err(parts.fault(Fault::BrokeOff(too_short(left, stub.length))));
+                if !filler.attachment(stub, before, &mut &mut parts).await? {
+                    return Ok(());
                 }
             }
             filler.send(frame.end).await;
@@ -110,14 +97,6 @@ pub(crate) fn absent(rev: &str) -> Fault {
     Fault::Unexpected(format!(
         "revision {rev} is in the changes feed of the source, but the source does not have it"
     ))
-}
-
-pub(super) fn too_long(length: u64) -> String {
-    format!("an attachment of more than its {length} bytes")
-}
-
-pub(super) fn too_short(left: u64, length: u64) -> String {
-    format!("{left} of {length} bytes of an attachment are missing")
 }
 
 /// The revisions of the highest generations.

@@ -169,11 +169,7 @@ impl TargetLeaves {
             answer.rest(splitter.is_at_rest());
         }
         let envelope = splitter.finish().map_err(|cause| answer.fault(Fault::BrokeOff(cause.to_string())))?;
-        let envelope: Envelope =
-            serde_json::from_slice(&envelope).map_err(|cause| answer.malformed(cause))?;
-        if let Some(error) = envelope.error {
-            return Err(answer.malformed(format!("{error}: {}", envelope.reason.unwrap_or_default())));
-        }
+        Envelope::last_seq(&envelope, &answer)?;
         hashes.sort_unstable();
         Ok(hashes)
     }

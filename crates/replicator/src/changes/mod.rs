@@ -38,6 +38,7 @@ use crate::json_stream::{self, Shape, Splitter};
 use crate::pace::Pace;
 use crate::seq::Seq;
 use crate::spec::Replication;
+use crate::waits::SHORTEST_FEED;
 
 use extras::{Extras, Search};
 pub(crate) use leaves::TargetLeaves;
@@ -55,8 +56,6 @@ const ROW_BYTES: usize = 8 * 1024 * 1024;
 const BACKLOG: u64 = 5_000;
 /// A batch is full at this size, however few rows it has.
 const BATCH_BYTES: usize = 512 * 1024;
-/// The shortest interval between two openings of a continuous feed that ends immediately each time.
-const SHORTEST_FEED: Duration = Duration::from_secs(1);
 
 /// Some changes, in the form of the request that follows.
 pub(crate) struct Batch {
@@ -167,6 +166,18 @@ struct Envelope {
     reason: Option<String>,
 }
 
+impl Envelope {
+    /// The last sequence in the envelope of a feed's rows.
+    fn last_seq(envelope: &[u8], answer: &Answer) -> Result<Option<Seq>, Error> {
+        match serde_json::from_slice(envelope).map_err(|cause| answer.malformed(cause))? {
+            Envelope { error: Some(error), reason, .. } => {
+                Err(answer.malformed(format!("{error}: {}", reason.unwrap_or_default())))
+            }
+            Envelope { last_seq, .. } => Ok(last_seq),
+        }
+    }
+}
+
 /// The kind of a feed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Feed {
@@ -240,7 +251,7 @@ impl Reader {
             passed_on: since.clone(),
             since,
             pace,
-            longest_id: replication.max_document_id_length.unwrap_or(usize::MAX),
+            longest_id: replication.settings.max_document_id_length.unwrap_or(usize::MAX),
             out,
             batch: Batch::new(0, FeedDocs::new(source.waiting_bytes())),
             patience: Patience::new(source.timeout(), Instant::now()),
@@ -391,15 +402,10 @@ impl Reader {
         if shape == Shape::Lines {
             return Ok(End::Of(last_seq));
         }
-        let envelope: Envelope =
-            serde_json::from_slice(&envelope).map_err(|cause| answer.malformed(cause))?;
-        match envelope {
-            Envelope { error: Some(error), reason, .. } => {
-                Err(answer.malformed(format!("{error}: {}", reason.unwrap_or_default())))
-            }
-            // A feed must end with its last sequence. Without it, nothing may count as done.
-            Envelope { last_seq: None, .. } => Err(answer.malformed("a feed without `last_seq`")),
-            Envelope { last_seq, .. } => Ok(End::Of(last_seq)),
+        // A feed must end with its last sequence. Without it, nothing may count as done.
+        match Envelope::last_seq(&envelope, &answer)? {
+            None => Err(answer.malformed("a feed without `last_seq`")),
+            last_seq => Ok(End::Of(last_seq)),
         }
     }
 

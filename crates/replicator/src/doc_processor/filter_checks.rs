@@ -22,13 +22,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use turnwise_queue::Keyspace;
-use turnwise_store::{Isolation, RangeRead, Transaction};
 
-use super::resolve::{DocProcessor, FETCH_TIMEOUT};
-use super::schedule::{self, Doc, Row, RowState, read_row, write_row};
-use super::{Settings, parse};
-use crate::documents::{Error, Result, Revision, read, write::Slot};
+use super::entries::{self, Entry};
+use super::resolve::DocProcessor;
+use super::schedule::{self, Doc, Row, RowState};
+use super::{Settings, corrupt, parse};
+use crate::documents::{DocTx, Error, Result, Revision, read, rows, write::Slot};
+use crate::waits::ERROR_PAUSE;
 use crate::{Replication, replication_id};
 
 /// The most concurrent requests to sources. Those for new documents have their own limit.
@@ -46,21 +46,11 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(30);
 const COUNT_INTERVAL_US: i64 = 60_000_000;
 /// Entries that one transaction counts.
 const COUNT_BATCH: usize = 1_000;
-/// The pause after a failed read of the store.
-const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
 /// The time until the next check of one of `documents` documents; `random` selects it.
 fn period_us(documents: u64, random: u64) -> i64 {
     let range_us = 1_000_000 + documents.saturating_mul(PERIOD_PER_DOCUMENT_US).min(MAX_GROWTH_US);
     i64::try_from(MIN_PERIOD_US + random % range_us).unwrap_or(i64::MAX)
-}
-
-/// An entry in the index of filter checks.
-#[derive(Debug, Clone)]
-struct Entry {
-    due_us: i64,
-    db: String,
-    id: String,
 }
 
 /// A document whose filter's code must be fetched.
@@ -130,8 +120,9 @@ impl DocProcessor {
         for entry in &due {
             // Another node's next check has another time in µs, so this time also identifies the claim.
             let next_us = runtime.now_us().saturating_add(period_us(documents, runtime.random()));
-            let claimed =
-                self.store.transact(|tx| async move { claim(&tx, keys, settings, entry, next_us).await });
+            let claimed = self
+                .store
+                .transact(|tx| async move { claim(entry.doc(&tx, keys), settings, entry, next_us).await });
             if let Some(check) = claimed.await? {
                 let this = self.clone();
                 tasks.spawn(async move { this.check(check).await });
@@ -144,28 +135,12 @@ impl DocProcessor {
     /// Up to `room` due entries, and when the next one is due.
     async fn due_checks(&self, room: usize) -> turnwise_queue::Result<(Vec<Entry>, Option<i64>)> {
         let (store, keys) = (&self.store, &self.keys);
-        let entries: Vec<Entry> = store
-            .transact(|tx| async move {
-                let (begin, end) = keys.filter_checks();
-                // More than there is room for: other nodes read the same entries, and each starts with a random one.
-                let read = RangeRead { begin, end, limit: 4 * MAX_CHECKS, reverse: false };
-                let rows = tx.range_with(read, Isolation::Snapshot).await?;
-                let entry = |key: &bytes::Bytes| {
-                    let (due_us, db, id) = keys.parse_filter_check(key)?;
-                    Ok(Entry { due_us, db, id })
-                };
-                rows.iter().map(|(key, _)| entry(key)).collect::<turnwise_queue::Result<_>>()
-            })
-            .await?;
-        let now_us = store.runtime().now_us();
-        let next_us = entries.iter().map(|entry| entry.due_us).find(|due_us| *due_us > now_us);
-        let mut due: Vec<Entry> = entries.into_iter().filter(|entry| entry.due_us <= now_us).collect();
-        if due.len() > room {
-            let first = store.runtime().random() % due.len() as u64;
-            due.rotate_left(usize::try_from(first).unwrap_or(0));
-            due.truncate(room);
-        }
-        Ok((due, next_us))
+        let parse = |key: &[u8]| keys.parse_filter_check(key);
+        // More than there is room for: other nodes read the same entries.
+        let entries = store.transact(|tx| async move {
+            entries::first(&tx, keys.filter_checks(), 4 * MAX_CHECKS, parse).await
+        });
+        Ok(entries::due(entries.await?, room, &**store.runtime()))
     }
 
     async fn count_checks(&self) -> turnwise_queue::Result<u64> {
@@ -175,15 +150,7 @@ impl DocProcessor {
             let (from, to) = (&begin, &end);
             let page = self
                 .store
-                .transact(|tx| async move {
-                    let read = RangeRead {
-                        begin: from.clone(),
-                        end: to.clone(),
-                        limit: COUNT_BATCH,
-                        reverse: false,
-                    };
-                    Ok::<_, turnwise_queue::Error>(tx.range_with(read, Isolation::Snapshot).await?)
-                })
+                .transact(|tx| async move { rows::page(&tx, (from.clone(), to.clone()), COUNT_BATCH).await })
                 .await?;
             count += page.len() as u64;
             match page.last() {
@@ -197,13 +164,8 @@ impl DocProcessor {
 
     /// Fetches the code, and replaces the job if its id has changed.
     async fn check(&self, check: Check) {
-        let late = self.store.runtime().sleep(FETCH_TIMEOUT);
-        let code = tokio::select! {
-            code = self.filters.fetch(&check.replication) => code,
-            () = late => Err(format!("the source did not answer within {} s", FETCH_TIMEOUT.as_secs())),
-        };
         let (db, doc) = (&check.entry.db, &check.entry.id);
-        let code = match code {
+        let code = match self.fetch(&check.replication).await {
             Ok(code) => code,
             Err(reason) => {
                 return tracing::debug!(reason, db, doc, "cannot check a filter function again");
@@ -218,7 +180,8 @@ impl DocProcessor {
         let replaced = self
             .store
             .transact(|tx| async move {
-                replace(&tx, keys, settings, check, id, self.store.runtime().now_us()).await
+                let at = check.entry.doc(&tx, keys);
+                replace(at, settings, check, id, self.store.runtime().now_us()).await
             })
             .await;
         match replaced {
@@ -241,64 +204,47 @@ impl DocProcessor {
 
 /// Moves an entry to its next check. Returns the check, or `None` if another node has moved the entry, or its document
 /// has no job any more.
-async fn claim(
-    tx: &Transaction,
-    keys: &Keyspace,
-    settings: &Settings,
-    entry: &Entry,
-    next_us: i64,
-) -> Result<Option<Check>> {
-    let (db, id) = (entry.db.as_str(), entry.id.as_str());
-    let row = read_row(tx, keys, db, id).await?;
+async fn claim(doc: DocTx<'_>, settings: &Settings, entry: &Entry, next_us: i64) -> Result<Option<Check>> {
     // The second case is an attempt of this claim with an unknown outcome.
-    let current = row.filter(|row| row.check_us == Some(entry.due_us) || row.check_us == Some(next_us));
-    tx.clear(keys.filter_check(entry.due_us, db, id))?;
+    let is_current = |row: &Row| row.check_us == Some(entry.due_us) || row.check_us == Some(next_us);
+    let current = doc.row().await?.filter(is_current);
+    doc.tx.clear(doc.keys.filter_check(entry.due_us, doc.db, doc.id))?;
     let Some(row) = current else { return Ok(None) };
     let (RowState::Scheduled, Some(job)) = (row.state, row.job.clone()) else { return Ok(None) };
-    let body = match read::get(tx, keys, db, id, Some(&row.rev)).await {
+    let body = match read::get(doc.tx, doc.keys, doc.db, doc.id, Some(&row.rev)).await {
         Ok(document) => document.body,
         // The database is being deleted, with all its rows.
         Err(Error::NoDatabase | Error::Missing) => {
-            write_row(tx, keys, db, id, &Row { check_us: None, ..row })?;
+            doc.write_row(&Row { check_us: None, ..row })?;
             return Ok(None);
         }
         Err(error) => return Err(error),
     };
     let rev = row.rev.clone();
-    write_row(tx, keys, db, id, &Row { check_us: Some(next_us), ..row })?;
+    doc.write_row(&Row { check_us: Some(next_us), ..row })?;
     // It was valid when it was written. If the limits have changed since, the job continues unchanged.
     let Ok(replication) = parse(&body, &settings.defaults) else { return Ok(None) };
-    let replication = replication.of_tenant(db);
+    let replication = replication.of_tenant(doc.db);
     let entry = Entry { due_us: next_us, ..entry.clone() };
     Ok(Some(Check { entry, rev, job, replication }))
 }
 
 /// Replaces the job of the document by the job `id`, unless the document, its job or its claim has changed since the
 /// filter was requested.
-async fn replace(
-    tx: &Transaction,
-    keys: &Keyspace,
-    settings: &Settings,
-    check: &Check,
-    id: &str,
-    now_us: i64,
-) -> Result<bool> {
-    let Entry { due_us, db, id: doc_id } = &check.entry;
-    let row = read_row(tx, keys, db, doc_id).await?;
-    let Some(row) = row.filter(|row| {
+async fn replace(at: DocTx<'_>, settings: &Settings, check: &Check, id: &str, now_us: i64) -> Result<bool> {
+    let Some(row) = at.row().await?.filter(|row| {
         row.state == RowState::Scheduled
             && row.rev == check.rev
             && row.job.as_deref() == Some(&check.job)
-            && row.check_us == Some(*due_us)
+            && row.check_us == Some(check.entry.due_us)
     }) else {
         return Ok(false);
     };
-    let body = read::body(tx, keys, db, doc_id).await?;
+    let body = at.body().await?;
     let Ok(replication) = parse(&body, &settings.defaults) else { return Ok(false) };
-    let mut slot = Slot::open_current(tx, keys, db, doc_id).await?;
-    let doc =
-        Doc { db, id: doc_id, rev: &row.rev, body: &body, replication: &replication, check_us: row.check_us };
-    match schedule::start(tx, keys, &mut slot, &doc, id, now_us).await {
+    let mut slot = Slot::open_current(at).await?;
+    let doc = Doc { at, rev: &row.rev, body: &body, replication: &replication, check_us: row.check_us };
+    match schedule::start(&mut slot, &doc, id, now_us).await {
         // The limits have changed since it was written: the job continues unchanged.
         Err(Error::Invalid(_) | Error::Refused(_)) => Ok(false),
         started => started.map(|()| true),

@@ -23,6 +23,7 @@
 //! The state of each document's replication is a separate row ([`Row`]), so that `_scheduler/docs` reads no bodies.
 
 mod ended;
+mod entries;
 mod filter_checks;
 mod nodes;
 mod resolve;
@@ -36,9 +37,11 @@ mod traces;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 use turnwise_queue::{Keyspace, jobs};
-use turnwise_store::{Isolation, RangeRead, Store, Transaction};
+use turnwise_store::{Store, Transaction};
 
-use crate::documents::{self, Draft, Error, Result, Written, databases, names, redaction, write::Slot};
+use crate::documents::{
+    self, DocTx, Draft, Error, Result, Written, databases, names, redaction, rows, write::Slot,
+};
 use crate::spec::JOB_TYPE;
 use crate::{Defaults, Replication, replication_id};
 
@@ -79,8 +82,8 @@ pub fn write<'a>(
 ) -> BoxFuture<'a, Result<Written>> {
     // Boxed, so that the crates that await it do not compile it again.
     Box::pin(async move {
-        let slot = Slot::open(tx, keys, db, &draft.id, draft.rev.as_ref()).await?;
-        write_slot(tx, keys, settings, slot, draft, now_us).await
+        let slot = Slot::open(DocTx { tx, keys, db, id: &draft.id }, draft.rev.as_ref()).await?;
+        write_slot(slot, settings, draft, now_us).await
     })
 }
 
@@ -89,91 +92,68 @@ pub fn write<'a>(
 /// # Errors
 /// As [`write()`], except for those of a client that may not write, or does not know the current revision.
 pub(crate) async fn write_mirrored(
-    tx: &Transaction,
-    keys: &Keyspace,
+    doc: DocTx<'_>,
     settings: &Settings,
-    db: &str,
     draft: &Draft,
     now_us: i64,
 ) -> Result<()> {
-    let slot = Slot::open_current(tx, keys, db, &draft.id).await?;
+    let slot = Slot::open_current(doc).await?;
     if draft.deleted && slot.current().is_none() {
         return Ok(());
     }
-    write_slot(tx, keys, settings, slot, draft, now_us).await.map(drop)
+    write_slot(slot, settings, draft, now_us).await.map(drop)
 }
 
 /// Records the failure of an upstream's document that cannot be stored here.
 pub(crate) async fn refuse_mirrored(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
+    doc: DocTx<'_>,
     body: &Map<String, Value>,
     reason: &str,
     now_us: i64,
 ) -> turnwise_queue::Result<()> {
-    schedule::forget(tx, keys, db, id).await?;
-    let mut slot = Slot::open_current(tx, keys, db, id).await?;
+    doc.forget().await?;
+    let mut slot = Slot::open_current(doc).await?;
     let rev = documents::Revision::next(None, false, b"");
     let row = Row::of_ended(RowState::Failed, &rev, body, now_us);
-    ended::fail(tx, keys, &mut slot, &row, &Map::new(), reason, now_us)
+    ended::fail(&mut slot, &row, Map::new(), reason, now_us)
 }
 
-async fn write_slot(
-    tx: &Transaction,
-    keys: &Keyspace,
-    settings: &Settings,
-    mut slot: Slot,
-    draft: &Draft,
-    now_us: i64,
-) -> Result<Written> {
-    let db = slot.db().to_owned();
-    let db = db.as_str();
-    if names::is_design(&draft.id) {
-        return slot.write(tx, keys, draft.deleted, &draft.body);
+async fn write_slot(mut slot: Slot<'_>, settings: &Settings, draft: &Draft, now_us: i64) -> Result<Written> {
+    let doc = slot.doc;
+    if names::is_design(doc.id) {
+        return slot.write(draft.deleted, &draft.body);
     }
     let mut body = draft.body.clone();
     let stored = match slot.current() {
-        Some(_) => Some(documents::read::body(tx, keys, db, &draft.id).await?),
+        Some(_) => Some(doc.body().await?),
         None => None,
     };
     redaction::restore(&mut body, stored.as_ref())?;
     if draft.deleted {
-        schedule::forget(tx, keys, db, &draft.id).await?;
-        return slot.write(tx, keys, true, &body);
+        doc.forget().await?;
+        return slot.write(true, &body);
     }
-    match Wish::read(&mut body)? {
-        Wish::Stay(state) => {
+    match ended_state(&mut body)? {
+        Some(state) => {
             // As in CouchDB: a document that has failed may be invalid.
             if state != RowState::Failed {
                 parse(&body, &settings.defaults)?;
             }
-            schedule::forget(tx, keys, db, &draft.id).await?;
-            let written = slot.write(tx, keys, false, &body)?;
-            let row = Row::of_ended(state, &written.rev, &body, now_us);
-            schedule::write_row(tx, keys, db, &draft.id, &row)?;
+            doc.forget().await?;
+            let written = slot.write(false, &body)?;
+            doc.write_row(&Row::of_ended(state, &written.rev, &body, now_us))?;
             Ok(written)
         }
-        Wish::Run => {
-            let replication = parse(&body, &settings.defaults)?;
-            let written = slot.write(tx, keys, false, &body)?;
-            let document = schedule::Doc {
-                db,
-                id: &draft.id,
-                rev: &written.rev,
-                body: &body,
-                replication: &replication,
-                check_us: None,
-            };
-            if replication_id::needs_filter_code(&replication) {
-                if schedule::keep(tx, keys, &document, now_us).await? {
-                    return Ok(written);
-                }
-                schedule::wait_for_filter(tx, keys, &document, now_us).await?;
-            } else {
-                let id = replication_id::full(&replication, &settings.server_uuid, None).to_string();
-                schedule::start(tx, keys, &mut slot, &document, &id, now_us).await?;
+        None => {
+            let replication = &parse(&body, &settings.defaults)?;
+            let written = slot.write(false, &body)?;
+            let document =
+                schedule::Doc { at: doc, rev: &written.rev, body: &body, replication, check_us: None };
+            if !replication_id::needs_filter_code(replication) {
+                let id = replication_id::full(replication, &settings.server_uuid, None).to_string();
+                schedule::start(&mut slot, &document, &id, now_us).await?;
+            } else if !schedule::keep(&document, now_us).await? {
+                schedule::wait_for_filter(&document, now_us).await?;
             }
             Ok(written)
         }
@@ -188,43 +168,28 @@ pub fn check(settings: &Settings, draft: &Draft) -> Result<()> {
     if draft.deleted || names::is_design(&draft.id) {
         return Ok(());
     }
-    match Wish::read(&mut draft.body.clone())? {
-        Wish::Stay(RowState::Failed) => Ok(()),
+    match ended_state(&mut draft.body.clone())? {
+        Some(RowState::Failed) => Ok(()),
         _ => parse(&draft.body, &settings.defaults).map(|_| ()),
     }
 }
 
-/// What a document requests.
-enum Wish {
-    /// It has ended, and stays so.
-    Stay(RowState),
-    /// It must run.
-    Run,
-}
-
-impl Wish {
-    /// Reads `_replication_state`. Removes the states that old releases wrote while a job ran, which have no meaning.
-    fn read(body: &mut Map<String, Value>) -> Result<Wish> {
-        match body.get("_replication_state") {
-            None => return Ok(Wish::Run),
-            Some(Value::String(state)) => match state.as_str() {
-                "completed" => return Ok(Wish::Stay(RowState::Completed)),
-                "failed" => return Ok(Wish::Stay(RowState::Failed)),
-                "triggered" | "error" => {}
-                _ => return Err(unknown_state()),
-            },
-            Some(Value::Null) => {}
-            Some(_) => return Err(unknown_state()),
+/// The state in which a document says that it has ended; `None` if it must run. Removes the states that old releases wrote while a job
+/// ran, which have no meaning.
+fn ended_state(body: &mut Map<String, Value>) -> Result<Option<RowState>> {
+    let Some(state) = body.get("_replication_state") else { return Ok(None) };
+    match state.as_str() {
+        Some("completed") => return Ok(Some(RowState::Completed)),
+        Some("failed") => return Ok(Some(RowState::Failed)),
+        Some("triggered" | "error") => {}
+        None if state.is_null() => {}
+        _ => {
+            let problem = "must be `completed` or `failed`; leave it out to run the replication";
+            return Err(Error::Invalid(format!("_replication_state: {problem}")));
         }
-        body.retain(|name, _| !name.starts_with("_replication_"));
-        Ok(Wish::Run)
     }
-}
-
-fn unknown_state() -> Error {
-    Error::Invalid(
-        "_replication_state: must be `completed` or `failed`; leave it out to run the replication".into(),
-    )
+    body.retain(|name, _| !name.starts_with("_replication_"));
+    Ok(None)
 }
 
 fn parse(body: &Map<String, Value>, defaults: &Defaults) -> Result<Replication> {
@@ -245,14 +210,15 @@ pub fn delete<'a>(
     // Boxed, so that the crates that await it do not compile it again.
     Box::pin(async move {
         databases::check(tx, keys, db).await?;
-        match documents::read::by_key(tx, keys, db, id).await? {
+        let doc = DocTx { tx, keys, db, id };
+        match doc.head().await? {
             None => return Err(Error::Missing),
             Some(head) if head.deleted => return Err(Error::Deleted),
             Some(_) => {}
         }
-        let mut slot = Slot::open(tx, keys, db, id, rev).await?;
-        schedule::forget(tx, keys, db, id).await?;
-        slot.write(tx, keys, true, &Map::new())
+        let mut slot = Slot::open(doc, rev).await?;
+        doc.forget().await?;
+        slot.write(true, &Map::new())
     })
 }
 
@@ -280,23 +246,21 @@ pub(crate) async fn finish_deletion(store: &Store, keys: &Keyspace, db: &str) ->
 
 /// Removes the jobs of some documents of a hidden database, and the database itself after the last one.
 async fn remove_some(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<bool> {
-    match documents::databases::find_any(tx, keys, db).await? {
+    match databases::find_any(tx, keys, db).await? {
         // Another process has finished the deletion, and a client may have created the database again.
         Some(database) if database.deleting => {}
         _ => return Ok(true),
     }
     // Adds conflicts only for single rows: a transaction that would add a row sees that the database is hidden.
-    let (begin, end) = keys.replications(db);
-    let read = RangeRead { begin, end, limit: REMOVE_BATCH, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    for (n, (key, _)) in rows.iter().enumerate() {
+    let found = rows::page(tx, keys.replications(db), REMOVE_BATCH).await?;
+    for (n, (key, _)) in found.iter().enumerate() {
         if n > 0 && !tx.has_room() {
             return Ok(false);
         }
         let (_, id) = keys.parse_replication(key)?;
-        schedule::forget(tx, keys, db, &id).await?;
+        DocTx { tx, keys, db, id: &id }.forget().await?;
     }
-    let done = rows.len() < REMOVE_BATCH;
+    let done = found.len() < REMOVE_BATCH;
     if done {
         databases::erase(tx, keys, db)?;
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use turnwise_queue::{Job, Keyspace, workers};
+use turnwise_queue::{Job, Keyspace, Result, workers};
 use turnwise_store::Transaction;
 
 use crate::spec::JOB_TYPE;
@@ -22,7 +22,7 @@ impl Nodes {
         keys: &Keyspace,
         job_type: &str,
         worker: &str,
-    ) -> turnwise_queue::Result<Option<String>> {
+    ) -> Result<Option<String>> {
         if let Some(node) = self.0.get(worker) {
             return Ok(node.clone());
         }
@@ -35,12 +35,7 @@ impl Nodes {
     ///
     /// # Errors
     /// Errors of the store.
-    pub async fn of_job(
-        &mut self,
-        tx: &Transaction,
-        keys: &Keyspace,
-        job: &Job,
-    ) -> turnwise_queue::Result<Option<String>> {
+    pub async fn of_job(&mut self, tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<String>> {
         match job.claim() {
             Some(claim) if job.state().is_claimed() => {
                 self.of_worker(tx, keys, JOB_TYPE, &claim.worker).await

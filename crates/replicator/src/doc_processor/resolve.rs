@@ -19,12 +19,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use turnwise_outbound::Client;
 use turnwise_queue::Keyspace;
-use turnwise_store::{Isolation, RangeRead, Store, Transaction};
+use turnwise_store::{Isolation, Store, Watch};
 use turnwise_worker::Live;
 
-use super::schedule::{self, Doc, Row, RowState, read_row, write_row};
+use super::entries::{self, Entry};
+use super::schedule::{self, Doc, Row, RowState};
 use super::{Settings, corrupt, ended, finish_deletion, parse, sweep};
-use crate::documents::{Error, Result, Revision, databases, read, rows, write::Slot};
+use crate::documents::{DocTx, Error, Result, Revision, databases, read, rows, write::Slot};
+use crate::waits::{ERROR_PAUSE, or_never, sleep_about, until_stopped};
 use crate::{Replication, replication_id};
 
 /// The most concurrent requests to sources.
@@ -33,8 +35,6 @@ const MAX_IN_FLIGHT: usize = 32;
 pub const FETCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a claim lasts: the time for a response, and some for writing the result.
 const CLAIM: Duration = Duration::from_secs(90);
-/// The pause after a failed read of the store.
-const ERROR_PAUSE: Duration = Duration::from_secs(1);
 /// The time between two sweeps of finished requests that no client waits for any more.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3_600);
 /// The time between two scans for unfinished deletions of databases, which an error of the store may leave.
@@ -72,34 +72,19 @@ pub struct DocProcessor {
     pub filters: Arc<dyn FilterCode>,
 }
 
-/// An entry in the index of unresolved documents.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Entry {
-    due_us: i64,
-    db: String,
-    id: String,
-}
-
 impl DocProcessor {
     /// Runs until `stop` is cancelled. All its work is recorded in the store, so the next run continues what a crash interrupts.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
+        until_stopped(stop, async move {
             let this = Arc::new(self);
-            let work = async {
-                tokio::join!(this.finish_deletions(), this.resolve_all(), this.check_filters(), this.sweep())
-            };
-            tokio::select! {
-                () = stop.cancelled() => {}
-                _ = work => {}
-            }
+            tokio::join!(this.finish_deletions(), this.resolve_all(), this.check_filters(), this.sweep());
         })
     }
 
     async fn finish_deletions(&self) {
         loop {
             self.finish_deletions_once().await;
-            self.pause(DELETIONS_INTERVAL).await;
+            sleep_about(&**self.store.runtime(), DELETIONS_INTERVAL).await;
         }
     }
 
@@ -134,15 +119,8 @@ impl DocProcessor {
                     DELETIONS_INTERVAL
                 }
             };
-            self.pause(pause).await;
+            sleep_about(&**self.store.runtime(), pause).await;
         }
-    }
-
-    /// Sleeps for about this long, so that nodes that started together do not do the same work at the same time.
-    async fn pause(&self, about: Duration) {
-        let runtime = self.store.runtime();
-        let part = runtime.random() % 1_000;
-        runtime.sleep(about.mul_f64(0.75 + part as f64 / 2_000.0)).await;
     }
 
     async fn resolve_all(self: &Arc<Self>) {
@@ -162,23 +140,11 @@ impl DocProcessor {
                     }
                     // At the limit, the next pass follows the end of a request.
                     let full = in_flight.len() >= MAX_IN_FLIGHT;
-                    (next_us.filter(|_| !full), wake.filter(|_| !full))
+                    (next_us.filter(|_| !full), Some(wake).filter(|_| !full))
                 }
                 Err(error) => {
                     tracing::error!(%error, "cannot read which replications wait for their filters");
                     (Some(runtime.now_us().saturating_add(duration_us(ERROR_PAUSE))), None)
-                }
-            };
-            let sleep = async {
-                match next_us {
-                    Some(next_us) => runtime.sleep_until(next_us).await,
-                    None => std::future::pending().await,
-                }
-            };
-            let wake = async {
-                match wake {
-                    Some(wake) => wake.await,
-                    None => std::future::pending().await,
                 }
             };
             tokio::select! {
@@ -191,8 +157,8 @@ impl DocProcessor {
                         tasks = JoinSet::new();
                     }
                 },
-                () = sleep => {}
-                () = wake => {}
+                () = or_never(next_us.map(|next_us| runtime.sleep_until(next_us))) => {}
+                () = or_never(wake) => {}
             }
         }
     }
@@ -201,37 +167,21 @@ impl DocProcessor {
     pub(super) async fn look(
         &self,
         in_flight: &HashSet<Entry>,
-    ) -> turnwise_queue::Result<(Vec<Entry>, Option<i64>, Option<turnwise_store::Watch>)> {
+    ) -> turnwise_queue::Result<(Vec<Entry>, Option<i64>, Watch)> {
         let (store, keys) = (&self.store, &self.keys);
-        let (entries, seen) = store
+        let (mut entries, seen) = store
             .transact(|tx| async move {
                 let seen = tx.get_with(&keys.unresolved_wake(), Isolation::Snapshot).await?;
-                let (begin, end) = keys.unresolved();
                 // Entries that were found but not claimed yet come first; beyond them, as many again may be found.
-                let read = RangeRead { begin, end, limit: 2 * MAX_IN_FLIGHT, reverse: false };
-                let rows = tx.range_with(read, Isolation::Snapshot).await?;
-                let entry = |key: &bytes::Bytes| {
-                    let (due_us, db, id) = keys.parse_unresolved(key)?;
-                    Ok(Entry { due_us, db, id })
-                };
-                let entries: turnwise_queue::Result<Vec<Entry>> =
-                    rows.iter().map(|(key, _)| entry(key)).collect();
-                Ok::<_, turnwise_queue::Error>((entries?, seen))
+                let entries = entries::unresolved(&tx, keys, keys.unresolved(), 2 * MAX_IN_FLIGHT).await?;
+                Ok::<_, turnwise_queue::Error>((entries, seen))
             })
             .await?;
-        let now_us = store.runtime().now_us();
-        let waiting = || entries.iter().filter(|entry| !in_flight.contains(entry));
+        entries.retain(|entry| !in_flight.contains(entry));
         let room = MAX_IN_FLIGHT.saturating_sub(in_flight.len());
-        let mut due: Vec<Entry> = waiting().filter(|entry| entry.due_us <= now_us).cloned().collect();
-        if due.len() > room {
-            // Other nodes read the same entries, so each starts with a random one.
-            let first = store.runtime().random() % due.len() as u64;
-            due.rotate_left(usize::try_from(first).unwrap_or(0));
-            due.truncate(room);
-        }
-        let next_us = waiting().map(|entry| entry.due_us).find(|due_us| *due_us > now_us);
+        let (due, next_us) = entries::due(entries, room, &**store.runtime());
         let wake = store.watch(keys.unresolved_wake(), seen).await?;
-        Ok((due, next_us, Some(wake)))
+        Ok((due, next_us, wake))
     }
 
     pub(super) async fn resolve(&self, entry: &Entry) {
@@ -247,18 +197,14 @@ impl DocProcessor {
         // Another node's claim ends at another time in µs, so this time also identifies the claim.
         let apart_us = i64::try_from(runtime.random() % 1_000_000).unwrap_or(0);
         let until_us = runtime.now_us().saturating_add(duration_us(CLAIM) + apart_us);
-        let claimed =
-            self.store.transact(|tx| async move { claim(&tx, keys, settings, entry, until_us).await });
-        let Some((entry, rev, replication)) = claimed.await? else { return Ok(()) };
-        let entry = &entry;
+        let claimed = self.store.transact(|tx| async move {
+            claim(entry.doc(&tx, keys), settings, entry.due_us, until_us).await
+        });
+        let Some((rev, replication)) = claimed.await? else { return Ok(()) };
         let code = match &replication {
             Err(reason) => Err(reason.clone()),
             Ok(replication) if replication_id::needs_filter_code(replication) => {
-                let late = runtime.sleep(FETCH_TIMEOUT);
-                tokio::select! {
-                    code = self.filters.fetch(replication) => code,
-                    () = late => Err(format!("the source did not answer within {} s", FETCH_TIMEOUT.as_secs())),
-                }
+                self.fetch(replication).await
             }
             Ok(_) => Ok(None),
         };
@@ -266,64 +212,69 @@ impl DocProcessor {
         self.store
             .transact(|tx| async move {
                 let now_us = runtime.now_us();
-                let Some((now_rev, replication)) = waiting(&tx, keys, settings, entry).await? else {
+                let at = entry.doc(&tx, keys);
+                let found = waiting(at, settings, until_us).await?;
+                let Some((_, replication)) = found.filter(|(now_rev, _)| now_rev == rev) else {
                     return Ok(());
                 };
-                if now_rev != *rev {
-                    return Ok(());
-                }
-                let row = read_row(&tx, keys, &entry.db, &entry.id)
-                    .await?
-                    .ok_or_else(|| corrupt("unresolved row"))?;
+                let row = at.row().await?.ok_or_else(|| corrupt("unresolved row"))?;
                 match (&replication, code) {
                     (Ok(replication), Ok(code)) => {
                         let id = replication_id::full(replication, &settings.server_uuid, code.as_deref());
-                        let mut slot = Slot::open_current(&tx, keys, &entry.db, &entry.id).await?;
-                        let body = read::body(&tx, keys, &entry.db, &entry.id).await?;
+                        let mut slot = Slot::open_current(at).await?;
+                        let body = at.body().await?;
                         let check_us = code.as_ref().map(|_| self.first_check_us());
-                        let doc =
-                            Doc { db: &entry.db, id: &entry.id, rev, body: &body, replication, check_us };
-                        let started =
-                            schedule::start(&tx, keys, &mut slot, &doc, &id.to_string(), now_us).await;
+                        let doc = Doc { at, rev, body: &body, replication, check_us };
+                        let started = schedule::start(&mut slot, &doc, &id.to_string(), now_us).await;
                         let Err(Error::Invalid(reason) | Error::Refused(reason)) = started else {
                             return started;
                         };
                         // It was valid when it was written, but perhaps under other limits: a retry cannot help.
-                        tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?;
-                        Ok(ended::fail(&tx, keys, &mut slot, &row, &body, &reason, now_us)?)
+                        clear(at, until_us)?;
+                        Ok(ended::fail(&mut slot, &row, body, &reason, now_us)?)
                     }
                     (Err(reason), _) | (_, Err(reason)) => {
-                        tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?;
-                        let row = schedule::errored(&row, Some(&row), reason, now_us);
-                        Ok(write_row(&tx, keys, &entry.db, &entry.id, &row)?)
+                        clear(at, until_us)?;
+                        Ok(at.write_row(&schedule::errored(&row, Some(&row), reason, now_us))?)
                     }
                 }
             })
             .await
     }
+
+    /// The code of a filter function, or why the source does not return it.
+    pub(super) async fn fetch(&self, replication: &Replication) -> Result<Option<String>, String> {
+        let late = self.store.runtime().sleep(FETCH_TIMEOUT);
+        tokio::select! {
+            code = self.filters.fetch(replication) => code,
+            () = late => Err(format!("the source did not answer within {} s", FETCH_TIMEOUT.as_secs())),
+        }
+    }
 }
 
-/// The document of an entry, if it still waits and no other node has claimed it, and the entry with its new time.
-async fn claim(
-    tx: &Transaction,
-    keys: &Keyspace,
-    settings: &Settings,
-    entry: &Entry,
-    until_us: i64,
-) -> Result<Option<(Entry, Revision, Result<Replication, String>)>> {
-    let claimed = Entry { due_us: until_us, ..entry.clone() };
-    let row = read_row(tx, keys, &entry.db, &entry.id).await?;
+/// A document that waits: its revision, and its replication, if that is still valid.
+type Waiting = (Revision, Result<Replication, String>);
+
+/// Clears the entry of a document that does not wait any more.
+fn clear(doc: DocTx<'_>, due_us: i64) -> turnwise_queue::Result<()> {
+    Ok(doc.tx.clear(doc.keys.unresolved_entry(due_us, doc.db, doc.id))?)
+}
+
+/// Moves the entry of a document to a new time, if the document still waits and no other node has claimed it.
+async fn claim(doc: DocTx<'_>, settings: &Settings, due_us: i64, until_us: i64) -> Result<Option<Waiting>> {
+    let DocTx { tx, keys, db, id } = doc;
+    let row = doc.row().await?;
     // By an attempt whose outcome was unknown.
     let is_mine = row.as_ref().is_some_and(|row| row.due_us == Some(until_us));
-    let held = if is_mine { &claimed } else { entry };
-    let Some((rev, replication)) = waiting(tx, keys, settings, held).await? else { return Ok(None) };
+    let held_us = if is_mine { until_us } else { due_us };
+    let Some(found) = waiting(doc, settings, held_us).await? else { return Ok(None) };
     if !is_mine && let Some(row) = row {
-        tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?;
+        clear(doc, due_us)?;
         // This wakes no other node, because there is no new work.
-        tx.set(keys.unresolved_entry(until_us, &entry.db, &entry.id), bytes::Bytes::new())?;
-        tx.set(keys.replication(&entry.db, &entry.id), rows::encode(&Row { due_us: Some(until_us), ..row }))?;
+        tx.set(keys.unresolved_entry(until_us, db, id), bytes::Bytes::new())?;
+        tx.set(keys.replication(db, id), rows::encode(&Row { due_us: Some(until_us), ..row }))?;
     }
-    Ok(Some((claimed, rev, replication)))
+    Ok(Some(found))
 }
 
 fn duration_us(duration: Duration) -> i64 {
@@ -331,26 +282,22 @@ fn duration_us(duration: Duration) -> i64 {
 }
 
 /// The document of an entry, if it still waits. An entry without a waiting document is cleared.
-async fn waiting(
-    tx: &Transaction,
-    keys: &Keyspace,
-    settings: &Settings,
-    entry: &Entry,
-) -> Result<Option<(Revision, Result<Replication, String>)>> {
-    let row = read_row(tx, keys, &entry.db, &entry.id).await?;
-    let current = row.filter(|row| row.due_us == Some(entry.due_us));
-    let clear_entry = || Ok(tx.clear(keys.unresolved_entry(entry.due_us, &entry.db, &entry.id))?);
+async fn waiting(doc: DocTx<'_>, settings: &Settings, due_us: i64) -> Result<Option<Waiting>> {
+    let current = doc.row().await?.filter(|row| row.due_us == Some(due_us));
     let Some(Row { state: RowState::Initializing | RowState::Error, rev, .. }) = current else {
-        return clear_entry().map(|()| None);
+        clear(doc, due_us)?;
+        return Ok(None);
     };
-    let body = match read::get(tx, keys, &entry.db, &entry.id, Some(&rev)).await {
+    let body = match read::get(doc.tx, doc.keys, doc.db, doc.id, Some(&rev)).await {
         Ok(document) => document.body,
         // The database is being deleted. The entry would be due, and read again, as long as that takes.
-        Err(Error::NoDatabase | Error::Missing) => return clear_entry().map(|()| None),
+        Err(Error::NoDatabase | Error::Missing) => {
+            clear(doc, due_us)?;
+            return Ok(None);
+        }
         Err(error) => return Err(error),
     };
     // It was valid when it was written; the configuration may have changed since.
-    let replication = parse(&body, &settings.defaults).map(|replication| replication.of_tenant(&entry.db));
-    let replication = replication.map_err(|error| error.to_string());
-    Ok(Some((rev, replication)))
+    let replication = parse(&body, &settings.defaults).map(|replication| replication.of_tenant(doc.db));
+    Ok(Some((rev, replication.map_err(|error| error.to_string()))))
 }

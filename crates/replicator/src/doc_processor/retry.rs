@@ -1,10 +1,12 @@
 //! Retries documents whose replication ids could not be computed, before their backoff is over.
 
-use turnwise_queue::Keyspace;
-use turnwise_store::{Isolation, RangeRead, Store, Transaction};
+use turnwise_queue::{Keyspace, Result};
+use turnwise_store::Store;
+use turnwise_store::key::successor;
 
-use super::schedule::{Row, RowState, read_row, write_row};
-use turnwise_queue::Result;
+use super::entries;
+use super::schedule::{Row, RowState};
+use crate::documents::DocTx;
 
 /// Documents that one transaction reads.
 const BATCH: usize = 100;
@@ -28,45 +30,32 @@ pub async fn retry_errors(
     for _ in 0..limit.div_ceil(BATCH) {
         let begin = &from;
         let batch = store.transact(|tx| async move {
-            let read =
-                RangeRead { begin: begin.clone(), end: keys.unresolved().1, limit: BATCH, reverse: false };
-            let rows = tx.range_with(read, Isolation::Snapshot).await?;
+            let index = (begin.clone(), keys.unresolved().1);
             let (mut count, mut last) = (0, None);
-            for (key, _) in &rows {
-                let (due_us, db_of, id) = keys.parse_unresolved(key)?;
+            for entry in entries::unresolved(&tx, keys, index, BATCH).await? {
                 if last.is_some() && !tx.has_room() {
                     break;
                 }
-                last = Some(key.clone());
-                if wanted(&db_of) {
-                    count += usize::from(retry(&tx, keys, due_us, &db_of, &id, now_us).await?);
+                if wanted(&entry.db) {
+                    count += usize::from(retry(entry.doc(&tx, keys), entry.due_us, now_us).await?);
                 }
+                last = Some(entry);
             }
-            Ok::<_, turnwise_queue::Error>((count, last, rows.is_empty()))
+            Ok::<_, turnwise_queue::Error>((count, last))
         });
-        let (count, last, empty) = batch.await?;
+        let (count, last) = batch.await?;
         retried += count;
-        match last {
-            Some(last) if !empty => from = turnwise_store::key::successor(&last),
-            _ => break,
-        }
+        let Some(last) = last else { break };
+        from = successor(&keys.unresolved_entry(last.due_us, &last.db, &last.id));
     }
     Ok(retried)
 }
 
-async fn retry(
-    tx: &Transaction,
-    keys: &Keyspace,
-    due_us: i64,
-    db: &str,
-    id: &str,
-    now_us: i64,
-) -> Result<bool> {
-    match read_row(tx, keys, db, id).await? {
+async fn retry(doc: DocTx<'_>, due_us: i64, now_us: i64) -> Result<bool> {
+    match doc.row().await? {
         Some(row) if row.state == RowState::Error && row.due_us == Some(due_us) => {
-            tx.clear(keys.unresolved_entry(due_us, db, id))?;
-            let row = Row { due_us: Some(now_us), error_count: 0, ..row };
-            write_row(tx, keys, db, id, &row)?;
+            doc.tx.clear(doc.keys.unresolved_entry(due_us, doc.db, doc.id))?;
+            doc.write_row(&Row { due_us: Some(now_us), error_count: 0, ..row })?;
             Ok(true)
         }
         _ => Ok(false),

@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 use turnwise_queue::{Job, Keyspace, NewJob, Then, jobs, parse_timestamp};
 use turnwise_store::Transaction;
 
-use super::summary::{self, Origin, Summary, new_job, same_options};
+use super::summary::{Origin, Summary, new_job, same_options};
 use super::traces;
 use crate::Replication;
-use crate::documents::{Error, Result, Revision, names, redaction, rows, write::Slot};
+use crate::documents::{DocTx, Result, Revision, names, redaction, rows, write::Slot};
 use crate::spec::JOB_TYPE;
 
 /// The state of a document's replication. For a scheduled one, its job states whether it runs.
@@ -65,11 +65,19 @@ pub struct Row {
 impl Row {
     fn new(document: &Doc<'_>, state: RowState, now_us: i64) -> Self {
         Row {
-            rev: document.rev.clone(),
+            source: Some(document.replication.source.url().to_string()),
+            target: Some(document.replication.target.url().to_string()),
+            ..Row::bare(document.rev, state, now_us)
+        }
+    }
+
+    fn bare(rev: &Revision, state: RowState, now_us: i64) -> Self {
+        Row {
+            rev: rev.clone(),
             state,
             job: None,
-            source: Some(summary::shown(&document.replication.source)),
-            target: Some(summary::shown(&document.replication.target)),
+            source: None,
+            target: None,
             start_time_us: now_us,
             updated_us: now_us,
             error_count: 0,
@@ -97,19 +105,8 @@ impl Row {
                 (reason.and_then(error_info), 1)
             }
         };
-        Row {
-            rev: rev.clone(),
-            state,
-            job: None,
-            source: body.get("source").and_then(endpoint),
-            target: body.get("target").and_then(endpoint),
-            start_time_us,
-            updated_us,
-            error_count,
-            info,
-            due_us: None,
-            check_us: None,
-        }
+        let (source, target) = (body.get("source").and_then(endpoint), body.get("target").and_then(endpoint));
+        Row { source, target, start_time_us, error_count, info, ..Row::bare(rev, state, updated_us) }
     }
 }
 
@@ -146,8 +143,7 @@ fn endpoint(value: &Value) -> Option<String> {
 
 /// A valid document that will get a job.
 pub(super) struct Doc<'a> {
-    pub db: &'a str,
-    pub id: &'a str,
+    pub at: DocTx<'a>,
     pub rev: &'a Revision,
     pub body: &'a Map<String, Value>,
     pub replication: &'a Replication,
@@ -155,64 +151,54 @@ pub(super) struct Doc<'a> {
     pub check_us: Option<i64>,
 }
 
-pub(crate) async fn read_row(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
-) -> turnwise_queue::Result<Option<Row>> {
-    rows::read(tx, &keys.replication(db, id), "replication row").await
+impl DocTx<'_> {
+    /// The state of the document's replication.
+    pub(crate) async fn row(self) -> turnwise_queue::Result<Option<Row>> {
+        rows::read(self.tx, &self.keys.replication(self.db, self.id), "replication row").await
+    }
+
+    /// Writes the document's row, and its entries in the indexes of unresolved documents and filter checks. The caller
+    /// must clear the entries of the previous row ([`leave`](Self::leave)).
+    pub(crate) fn write_row(self, row: &Row) -> turnwise_queue::Result<()> {
+        let DocTx { tx, keys, db, id } = self;
+        if let Some(due_us) = row.due_us {
+            tx.set(keys.unresolved_entry(due_us, db, id), Bytes::new())?;
+            tx.set_versionstamp(keys.unresolved_wake())?;
+        }
+        if let Some(check_us) = row.check_us {
+            tx.set(keys.filter_check(check_us, db, id), Bytes::new())?;
+        }
+        Ok(tx.set(keys.replication(db, id), rows::encode(row))?)
+    }
+
+    /// Removes the document's row and job.
+    pub(crate) async fn forget(self) -> turnwise_queue::Result<()> {
+        let Some(row) = self.row().await? else { return Ok(()) };
+        self.leave(&row, None).await?;
+        Ok(self.tx.clear(self.keys.replication(self.db, self.id))?)
+    }
+
+    /// Removes a row's index entries and its job, unless the job is `keep`.
+    async fn leave(self, row: &Row, keep: Option<&str>) -> turnwise_queue::Result<()> {
+        let DocTx { tx, keys, db, id } = self;
+        if let Some(due_us) = row.due_us {
+            tx.clear(keys.unresolved_entry(due_us, db, id))?;
+        }
+        if let Some(check_us) = row.check_us {
+            tx.clear(keys.filter_check(check_us, db, id))?;
+        }
+        match &row.job {
+            Some(job) if keep != Some(job) => super::remove_job(tx, keys, job).await,
+            _ => Ok(()),
+        }
+    }
 }
 
-/// Writes a document's row, and its entries in the indexes of unresolved documents and filter checks. The caller must
-/// clear the entries of the previous row ([`leave`]).
-pub(super) fn write_row(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
-    row: &Row,
-) -> turnwise_queue::Result<()> {
-    if let Some(due_us) = row.due_us {
-        tx.set(keys.unresolved_entry(due_us, db, id), Bytes::new())?;
-        tx.set_versionstamp(keys.unresolved_wake())?;
-    }
-    if let Some(check_us) = row.check_us {
-        tx.set(keys.filter_check(check_us, db, id), Bytes::new())?;
-    }
-    Ok(tx.set(keys.replication(db, id), rows::encode(row))?)
-}
-
-/// Removes a document's row and job.
-pub(crate) async fn forget(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
-) -> turnwise_queue::Result<()> {
-    let Some(row) = read_row(tx, keys, db, id).await? else { return Ok(()) };
-    leave(tx, keys, db, id, &row, None).await?;
-    Ok(tx.clear(keys.replication(db, id))?)
-}
-
-/// Removes a row's index entries and its job, unless the job is `keep`.
-async fn leave(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
-    row: &Row,
-    keep: Option<&str>,
-) -> turnwise_queue::Result<()> {
-    if let Some(due_us) = row.due_us {
-        tx.clear(keys.unresolved_entry(due_us, db, id))?;
-    }
-    if let Some(check_us) = row.check_us {
-        tx.clear(keys.filter_check(check_us, db, id))?;
-    }
-    match &row.job {
-        Some(job) if keep != Some(job) => super::remove_job(tx, keys, job).await,
-        _ => Ok(()),
+impl Doc<'_> {
+    /// The job that runs its replication under the id `id`.
+    fn job(&self, id: &str, now_us: i64) -> Result<NewJob> {
+        let origin = Origin::Document { db: self.at.db, id: self.at.id };
+        new_job(self.replication, id, origin, self.body, now_us)
     }
 }
 
@@ -221,36 +207,28 @@ async fn leave(
 ///
 /// # Errors
 /// `Invalid` as in [`new_job`].
-pub(super) async fn wait_for_filter(
-    tx: &Transaction,
-    keys: &Keyspace,
-    document: &Doc<'_>,
-    now_us: i64,
-) -> Result<()> {
+pub(super) async fn wait_for_filter(document: &Doc<'_>, now_us: i64) -> Result<()> {
     // The id is not known yet. Ids are never too long, and nothing else depends on it.
-    let origin = Origin::Document { db: document.db, id: document.id };
-    new_job(document.replication, UNKNOWN_ID, origin, document.body, now_us)?;
-    forget(tx, keys, document.db, document.id).await?;
+    document.job(UNKNOWN_ID, now_us)?;
+    document.at.forget().await?;
     let row = Row { due_us: Some(now_us), ..Row::new(document, RowState::Initializing, now_us) };
-    Ok(write_row(tx, keys, document.db, document.id, &row)?)
+    Ok(document.at.write_row(&row)?)
 }
 
 /// Leaves a document's job unchanged if the relevant members of the document have not changed: the filter's code is not
 /// fetched, and a run continues. Returns whether there is such a job. The code is checked soon, in case it is the
 /// reason for the write.
-pub(super) async fn keep(tx: &Transaction, keys: &Keyspace, document: &Doc<'_>, now_us: i64) -> Result<bool> {
-    let (db, doc_id) = (document.db, document.id);
-    let Some(old) = read_row(tx, keys, db, doc_id).await? else { return Ok(false) };
+pub(super) async fn keep(document: &Doc<'_>, now_us: i64) -> Result<bool> {
+    let DocTx { tx, keys, .. } = document.at;
+    let Some(old) = document.at.row().await? else { return Ok(false) };
     let (RowState::Scheduled, Some(id)) = (old.state, &old.job) else { return Ok(false) };
-    let Owner::This(job) = owner(tx, keys, document, id).await? else { return Ok(false) };
-    let origin = Origin::Document { db, id: doc_id };
-    let new = new_job(document.replication, id, origin, document.body, now_us)?;
-    if !same_options(tx, keys, &job, &new).await? {
+    let Owner::This(job) = owner(document.at, id).await? else { return Ok(false) };
+    if !same_options(tx, keys, &job, &document.job(id, now_us)?).await? {
         return Ok(false);
     }
-    leave(tx, keys, db, doc_id, &old, Some(id)).await?;
+    document.at.leave(&old, Some(id)).await?;
     let row = Row { rev: document.rev.clone(), check_us: old.check_us.map(|_| now_us), ..old };
-    write_row(tx, keys, db, doc_id, &row)?;
+    document.at.write_row(&row)?;
     Ok(true)
 }
 
@@ -266,20 +244,15 @@ enum Owner {
     Request,
 }
 
-async fn owner(
-    tx: &Transaction,
-    keys: &Keyspace,
-    document: &Doc<'_>,
-    id: &str,
-) -> turnwise_queue::Result<Owner> {
-    let Some(job) = jobs::get(tx, keys, JOB_TYPE, id).await? else { return Ok(Owner::Nobody) };
+async fn owner(doc: DocTx<'_>, id: &str) -> turnwise_queue::Result<Owner> {
+    let Some(job) = jobs::get(doc.tx, doc.keys, JOB_TYPE, id).await? else { return Ok(Owner::Nobody) };
     let leaving = job.state().is_final() || job.then() == Then::Remove;
     if leaving || job.cancel_requested() && job.then() == Then::Keep {
         return Ok(Owner::Nobody);
     }
     let summary = Summary::of(&job).ok_or_else(|| super::corrupt("job summary"))?;
     Ok(match summary.document() {
-        Some((db, id)) if (db, id) == (document.db, document.id) => Owner::This(Box::new(job)),
+        Some((db, id)) if (db, id) == (doc.db, doc.id) => Owner::This(Box::new(job)),
         Some((db, id)) => Owner::Other { db: db.to_owned(), id: id.to_owned() },
         None => Owner::Request,
     })
@@ -299,45 +272,41 @@ async fn foreign(tx: &Transaction, keys: &Keyspace, new: &NewJob) -> turnwise_qu
 ///
 /// # Errors
 /// `Invalid` as in [`new_job`]; then nothing is written.
-pub(super) async fn start(
-    tx: &Transaction,
-    keys: &Keyspace,
-    slot: &mut Slot,
-    document: &Doc<'_>,
-    id: &str,
-    now_us: i64,
-) -> Result<()> {
-    let (db, doc_id) = (document.db, document.id);
-    let old = read_row(tx, keys, db, doc_id).await?;
+pub(super) async fn start(slot: &mut Slot<'_>, document: &Doc<'_>, id: &str, now_us: i64) -> Result<()> {
+    let DocTx { tx, keys, db, id: doc_id } = document.at;
+    let old = document.at.row().await?;
     // A revision counts as requested when it was first seen, however late its job is added or replaced.
     let same_rev = old.as_ref().filter(|old| old.rev == *document.rev);
     let asked_us = same_rev.map_or(now_us, |old| old.start_time_us);
-    let origin = Origin::Document { db, id: doc_id };
-    let new = new_job(document.replication, id, origin, document.body, asked_us)?;
+    let new = document.job(id, asked_us)?;
     if let Some(old) = &old {
-        leave(tx, keys, db, doc_id, old, Some(id)).await?;
+        document.at.leave(old, Some(id)).await?;
     }
     let mut row = Row { start_time_us: asked_us, ..Row::new(document, RowState::Scheduled, now_us) };
-    match owner(tx, keys, document, id).await? {
+    let error = match owner(document.at, id).await? {
         Owner::Nobody => {
             let foreign = foreign(tx, keys, &new).await?;
             if foreign.as_ref().is_some_and(|job| job.state().is_claimed()) {
-                let reason = format!("Replication `{id}` of another db has not stopped yet");
-                let row = errored(&row, old.as_ref(), &reason, now_us);
-                return Ok(write_row(tx, keys, db, doc_id, &row)?);
+                Some(format!("Replication `{id}` of another db has not stopped yet"))
+            } else {
+                if foreign.is_some() {
+                    jobs::remove(tx, keys, JOB_TYPE, id).await?;
+                }
+                add(tx, keys, &new, now_us).await?;
+                None
             }
-            if foreign.is_some() {
-                jobs::remove(tx, keys, JOB_TYPE, id).await?;
-            }
-            add(tx, keys, &new, now_us).await?;
         }
         Owner::This(job) if same_options(tx, keys, &job, &new).await? => {
             // Nothing relevant has changed: the job continues.
             if let Some(old) = &old {
                 row.start_time_us = old.start_time_us;
             }
+            None
         }
-        Owner::This(job) => replace(tx, keys, &job, &new, now_us).await?,
+        Owner::This(job) => {
+            replace(tx, keys, &job, &new, now_us).await?;
+            None
+        }
         Owner::Other { db: other_db, id: other_id } => {
             let both_mirrored = names::is_mirror(db) && names::is_mirror(&other_db);
             let other_db = match both_mirrored {
@@ -353,27 +322,25 @@ pub(super) async fn start(
             let reason = format!(
                 "Replication `{id}` specified by document `{doc_id}` already started, triggered by {by}"
             );
-            if both_mirrored {
-                // The upstream decides which of the two has failed, even while it runs nothing. If both were reported,
-                // each might name the other one.
-                let row = errored(&row, old.as_ref(), &reason, now_us);
-                return Ok(write_row(tx, keys, db, doc_id, &row)?);
+            if !both_mirrored {
+                return Ok(super::ended::fail(slot, &row, document.body.clone(), &reason, now_us)?);
             }
-            return super::ended::fail(tx, keys, slot, &row, document.body, &reason, now_us)
-                .map_err(Error::from);
+            // The upstream decides which of the two has failed, even while it runs nothing. If both were reported,
+            // each might name the other one.
+            Some(reason)
         }
-        Owner::Request => {
-            let reason = format!(
-                "Replication `{id}` specified by document `{doc_id}` already running as a transient replication, \
-                 started via `_replicate` API endpoint"
-            );
-            let row = errored(&row, old.as_ref(), &reason, now_us);
-            return Ok(write_row(tx, keys, db, doc_id, &row)?);
-        }
+        Owner::Request => Some(format!(
+            "Replication `{id}` specified by document `{doc_id}` already running as a transient replication, \
+             started via `_replicate` API endpoint"
+        )),
+    };
+    if let Some(reason) = error {
+        let row = errored(&row, old.as_ref(), &reason, now_us);
+        return Ok(document.at.write_row(&row)?);
     }
     row.job = Some(id.to_owned());
     row.check_us = document.check_us;
-    Ok(write_row(tx, keys, db, doc_id, &row)?)
+    Ok(document.at.write_row(&row)?)
 }
 
 /// The row after a temporary error, which is retried after a backoff.
@@ -394,8 +361,8 @@ pub(super) fn errored(row: &Row, before: Option<&Row>, reason: &str, now_us: i64
     }
 }
 
-/// Adds a job that does not exist, has ended, or is being removed. In the last case it runs again after it has stopped.
-/// Adds a job, with its trace.
+/// Adds a job that does not exist, has ended, or is being removed, with its trace. In the last case it runs again after
+/// it has stopped.
 pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> turnwise_queue::Result<()> {
     match traces::of(new) {
         None => jobs::add(tx, keys, new, now_us).await?,

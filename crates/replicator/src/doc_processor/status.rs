@@ -3,14 +3,12 @@
 use bytes::Bytes;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
-use turnwise_queue::{Job, Keyspace, State, jobs};
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_queue::{Job, Keyspace, Result as QueueResult, State, jobs, timestamp};
+use turnwise_store::Transaction;
 
-use super::schedule::{Row, RowState, read_row};
-use turnwise_queue::timestamp;
-
-use super::{Nodes, Summary};
-use crate::documents::{Result, databases, rows};
+use super::schedule::{Row, RowState};
+use super::{Nodes, Summary, corrupt};
+use crate::documents::{DocTx, Result, databases, rows};
 use crate::spec::JOB_TYPE;
 
 /// All states of a replication document, in CouchDB's order.
@@ -64,8 +62,9 @@ pub async fn status(
     now_us: i64,
 ) -> Result<Option<Status>> {
     databases::check(tx, keys, db).await?;
-    match read_row(tx, keys, db, id).await? {
-        Some(row) => Ok(Some(of_row(tx, keys, nodes, db, id, row, now_us).await?)),
+    let doc = DocTx { tx, keys, db, id };
+    match doc.row().await? {
+        Some(row) => Ok(Some(of_row(doc, nodes, row, now_us).await?)),
         None => Ok(None),
     }
 }
@@ -86,30 +85,26 @@ pub async fn statuses(
 ) -> Result<(Vec<Status>, Option<Bytes>)> {
     databases::check(tx, keys, db).await?;
     let (begin, end) = keys.replications(db);
-    let read = RangeRead { begin: next.unwrap_or(begin), end, limit, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    let next = match rows.last() {
-        Some((last, _)) if rows.len() == limit => Some(turnwise_store::key::successor(last)),
+    let page = rows::page(tx, (next.unwrap_or(begin), end), limit).await?;
+    let next = match page.last() {
+        Some((last, _)) if page.len() == limit => Some(turnwise_store::key::successor(last)),
         _ => None,
     };
-    let mut found = Vec::with_capacity(rows.len());
-    for (key, value) in rows {
+    let mut found = Vec::with_capacity(page.len());
+    for (key, value) in page {
         let (_, id) = keys.parse_replication(&key)?;
         let row = rows::decode("replication row", &value)?;
-        found.push(of_row(tx, keys, nodes, db, &id, row, now_us).await?);
+        found.push(of_row(DocTx { tx, keys, db, id: &id }, nodes, row, now_us).await?);
     }
     Ok((found, next))
 }
 
 async fn of_row(
-    tx: &Transaction,
-    keys: &Keyspace,
+    DocTx { tx, keys, db, id }: DocTx<'_>,
     nodes: &mut Nodes,
-    db: &str,
-    id: &str,
     row: Row,
     now_us: i64,
-) -> turnwise_queue::Result<Status> {
+) -> QueueResult<Status> {
     let ended = matches!(row.state, RowState::Completed | RowState::Failed);
     let mut status = Status {
         database: db.to_owned(),

@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
-use turnwise_outbound::{Endpoint, FieldError};
-use turnwise_queue::{Error as QueueError, Job, JobSpec, Keyspace, NewJob, jobs};
+use turnwise_outbound::FieldError;
+use turnwise_queue::{Error as QueueError, Job, JobSpec, Keyspace, NewJob, Result as QueueResult, jobs};
 use turnwise_store::Transaction;
 
 use crate::Replication;
@@ -81,29 +81,24 @@ impl Summary {
             Origin::Request => (None, None),
         };
         Summary {
-            source: shown(&replication.source),
-            target: shown(&replication.target),
+            source: replication.source.url().to_string(),
+            target: replication.target.url().to_string(),
             source_proxy: replication.source.proxy().map(ToString::to_string),
             target_proxy: replication.target.proxy().map(ToString::to_string),
             database,
             doc_id,
-            user: replication.user_ctx.name.clone(),
+            user: replication.user.clone(),
             continuous: replication.continuous,
-            checkpoint_interval: u64::try_from(replication.checkpoint_interval.as_millis())
+            checkpoint_interval: u64::try_from(replication.settings.checkpoint_interval.as_millis())
                 .unwrap_or(u64::MAX),
             start_time_us: now_us,
         }
     }
 }
 
-/// An endpoint's URL without credentials, as `_scheduler/jobs` shows it.
-pub(super) fn shown(endpoint: &Endpoint) -> String {
-    endpoint.url().to_string()
-}
-
 /// The tenant of a request without a document: the user that it names.
 pub fn request_tenant(replication: &Replication) -> String {
-    let user = replication.user_ctx.name.clone().filter(|user| !user.is_empty());
+    let user = replication.user.clone().filter(|user| !user.is_empty());
     user.unwrap_or_else(|| NOBODY.to_owned())
 }
 
@@ -118,18 +113,16 @@ pub fn new_job(
     body: &Map<String, Value>,
     now_us: i64,
 ) -> Result<NewJob> {
-    for (field, endpoint) in [("source", &replication.source), ("target", &replication.target)] {
-        let bytes = shown(endpoint).len();
-        if bytes > MAX_URL_BYTES {
-            let problem = format!("has a URL of {bytes} bytes; at most {MAX_URL_BYTES} are allowed");
-            return Err(Error::field(FieldError::new(field, problem)));
-        }
-    }
     let summary = Summary::new(replication, origin, now_us);
-    for (field, proxy) in [("source_proxy", &summary.source_proxy), ("target_proxy", &summary.target_proxy)] {
-        let bytes = proxy.as_ref().map_or(0, String::len);
-        if bytes > MAX_PROXY_BYTES {
-            let problem = format!("has a URL of {bytes} bytes; at most {MAX_PROXY_BYTES} are allowed");
+    let bytes = |proxy: &Option<String>| proxy.as_ref().map_or(0, String::len);
+    for (field, bytes, most) in [
+        ("source", summary.source.len(), MAX_URL_BYTES),
+        ("target", summary.target.len(), MAX_URL_BYTES),
+        ("source_proxy", bytes(&summary.source_proxy), MAX_PROXY_BYTES),
+        ("target_proxy", bytes(&summary.target_proxy), MAX_PROXY_BYTES),
+    ] {
+        if bytes > most {
+            let problem = format!("has a URL of {bytes} bytes; at most {most} are allowed");
             return Err(Error::field(FieldError::new(field, problem)));
         }
     }
@@ -154,7 +147,10 @@ pub fn new_job(
         },
         ..JobSpec::default()
     };
-    let options = to_raw_value(&options(body)).map_err(to_json)?;
+    // The members that affect the replication.
+    let mut options = body.clone();
+    options.retain(|name, _| !name.starts_with('_'));
+    let options = to_raw_value(&options).map_err(to_json)?;
     let new = NewJob { spec, ..NewJob::new(JOB_TYPE, id, options) };
     new.check().map_err(|error| match error {
         QueueError::Invalid { field: "user", problem } => Error::Invalid(format!("user_ctx.name: {problem}")),
@@ -164,20 +160,8 @@ pub fn new_job(
     Ok(new)
 }
 
-/// The members of a document that affect the replication.
-fn options(body: &Map<String, Value>) -> Map<String, Value> {
-    let mut options = body.clone();
-    options.retain(|name, _| !name.starts_with('_'));
-    options
-}
-
 /// Whether a job has the same options as `new`.
-pub async fn same_options(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job: &Job,
-    new: &NewJob,
-) -> turnwise_queue::Result<bool> {
+pub async fn same_options(tx: &Transaction, keys: &Keyspace, job: &Job, new: &NewJob) -> QueueResult<bool> {
     let old = jobs::options(tx, keys, job).await?;
     let value = |options: &RawValue| serde_json::from_str::<Value>(options.get()).ok();
     Ok(value(&old) == value(&new.options))

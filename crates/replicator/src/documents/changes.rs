@@ -4,8 +4,8 @@ use turnwise_queue::Keyspace;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use super::error::corrupt;
-use super::rows::{decode, read_counters};
-use super::{Head, Result, databases, read};
+use super::rows::{self, decode, read_counters};
+use super::{DocTx, Head, Result, databases};
 
 /// One page of changes.
 #[derive(Debug, Clone)]
@@ -47,9 +47,8 @@ pub async fn page(
     let mut changes = Vec::with_capacity(rows.len());
     for (_, value) in rows {
         let id: String = decode("change", &value)?;
-        let head =
-            read::head(tx, keys, db, &id).await?.ok_or_else(|| corrupt("change", "names no document"))?;
-        changes.push(head);
+        let head = DocTx { tx, keys, db, id: &id }.head().await?;
+        changes.push(head.ok_or_else(|| corrupt("change", "names no document"))?);
     }
     let last = match changes.last() {
         Some(change) => change.sequence,
@@ -68,6 +67,5 @@ pub async fn count_after(
 ) -> Result<usize> {
     let (_, end) = keys.changes(db);
     let begin = keys.change(db, since.saturating_add(1));
-    let read = RangeRead { begin, end, limit, reverse: false };
-    Ok(tx.range_with(read, Isolation::Snapshot).await?.len())
+    Ok(rows::page(tx, (begin, end), limit).await?.len())
 }

@@ -1,8 +1,8 @@
 //! Creates, lists and deletes databases.
 
 use serde::{Deserialize, Serialize};
-use turnwise_queue::Keyspace;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_queue::{Keyspace, Result as QueueResult};
+use turnwise_store::{KeyValue, Transaction};
 
 use super::rows::{self, decode, encode};
 use super::{Counters, Error, Result, names};
@@ -33,20 +33,12 @@ pub async fn create(tx: &Transaction, keys: &Keyspace, db: &str, now_us: i64) ->
 }
 
 /// A database, even one that is being deleted.
-pub(crate) async fn find_any(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-) -> turnwise_queue::Result<Option<Database>> {
+pub(crate) async fn find_any(tx: &Transaction, keys: &Keyspace, db: &str) -> QueueResult<Option<Database>> {
     rows::read(tx, &keys.database(db), "database row").await
 }
 
 /// A database, if it exists and is not being deleted.
-pub(crate) async fn find(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-) -> turnwise_queue::Result<Option<Database>> {
+pub(crate) async fn find(tx: &Transaction, keys: &Keyspace, db: &str) -> QueueResult<Option<Database>> {
     Ok(find_any(tx, keys, db).await?.filter(|database| !database.deleting))
 }
 
@@ -73,18 +65,16 @@ pub async fn list(
     keys: &Keyspace,
     after: Option<&str>,
     limit: usize,
-) -> Result<Vec<(String, Database)>> {
+) -> QueueResult<Vec<(String, Database)>> {
     let (mut begin, end) = keys.databases();
     if let Some(after) = after {
         begin = turnwise_store::key::successor(&keys.database(after));
     }
-    let read = RangeRead { begin, end, limit, reverse: false };
-    let rows = tx.range_with(read, Isolation::Snapshot).await?;
-    let database = |(key, value): &(bytes::Bytes, bytes::Bytes)| {
+    let database = |(key, value): &KeyValue| {
         let name = keys.parse_database(key)?;
         Ok((name, decode("database row", value)?))
     };
-    rows.iter().map(database).collect()
+    rows::page(tx, (begin, end), limit).await?.iter().map(database).collect()
 }
 
 /// Hides a database, so that it no longer exists for clients. [`erase`] removes its rows after its jobs are gone.

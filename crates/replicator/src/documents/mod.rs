@@ -34,6 +34,7 @@ pub use error::{Error, Result};
 pub use read::{Document, Head};
 pub use revision::Revision;
 pub use rows::Counters;
+pub(crate) use rows::DocTx;
 pub use write::{Draft, Written};
 
 /// The largest body of a document, in bytes of JSON.

@@ -7,7 +7,7 @@ use turnwise_queue::{Keyspace, read_pieces};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use super::rows::{self, decode};
-use super::{Error, Result, Revision};
+use super::{DocTx, Error, Result, Revision};
 
 /// A document without its body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,26 +48,19 @@ pub struct Document {
     pub body: Map<String, Value>,
 }
 
-/// The head of a document, tombstones included.
-pub(crate) async fn head(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
-) -> turnwise_queue::Result<Option<Head>> {
-    let head: Option<Head> = rows::read(tx, &keys.document(db, id), "document head").await?;
-    Ok(head.map(|head| Head { id: id.to_owned(), ..head }))
-}
+impl DocTx<'_> {
+    /// The document's head, also of a tombstone.
+    pub(crate) async fn head(self) -> turnwise_queue::Result<Option<Head>> {
+        let DocTx { tx, keys, db, id } = self;
+        let head: Option<Head> = rows::read(tx, &keys.document(db, id), "document head").await?;
+        Ok(head.map(|head| Head { id: id.to_owned(), ..head }))
+    }
 
-/// The body of a head's document.
-pub(crate) async fn body(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
-) -> turnwise_queue::Result<Map<String, Value>> {
-    let bytes = read_pieces(tx, &keys.body(db, id)).await?;
-    decode("document body", &bytes)
+    /// The body of a document that has a head.
+    pub(crate) async fn body(self) -> turnwise_queue::Result<Map<String, Value>> {
+        let bytes = read_pieces(self.tx, &self.keys.body(self.db, self.id)).await?;
+        decode("document body", &bytes)
+    }
 }
 
 /// A document in its current revision. `rev`, if given, must be the current revision or its tombstone.
@@ -82,14 +75,14 @@ pub async fn get(
     rev: Option<&Revision>,
 ) -> Result<Document> {
     super::databases::check(tx, keys, db).await?;
-    let head = head(tx, keys, db, id).await?.ok_or(Error::Missing)?;
+    let doc = DocTx { tx, keys, db, id };
+    let head = doc.head().await?.ok_or(Error::Missing)?;
     match rev {
         Some(rev) if *rev != head.rev => return Err(Error::Missing),
         None if head.deleted => return Err(Error::Deleted),
         _ => {}
     }
-    let body = body(tx, keys, db, id).await?;
-    Ok(Document { head, body })
+    Ok(Document { head, body: doc.body().await? })
 }
 
 /// A range of document ids.
@@ -162,11 +155,11 @@ pub async fn page(
 
 /// The head of one document for a request to `_all_docs` by key; tombstones included.
 pub async fn by_key(tx: &Transaction, keys: &Keyspace, db: &str, id: &str) -> Result<Option<Head>> {
-    Ok(head(tx, keys, db, id).await?)
+    Ok(DocTx { tx, keys, db, id }.head().await?)
 }
 
 /// The document of a head that was read in the same transaction.
 pub async fn with_body(tx: &Transaction, keys: &Keyspace, db: &str, head: Head) -> Result<Document> {
-    let body = body(tx, keys, db, &head.id).await?;
+    let body = DocTx { tx, keys, db, id: &head.id }.body().await?;
     Ok(Document { head, body })
 }

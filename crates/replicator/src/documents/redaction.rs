@@ -113,14 +113,10 @@ fn restore_endpoint(
     endpoint: &mut Map<String, Value>,
     stored: Option<&Map<String, Value>>,
 ) -> Result<()> {
-    let url_of =
-        |endpoint: &Map<String, Value>| endpoint.get("url").and_then(Value::as_str).map(str::to_owned);
-    let (new_url, old_url) = (url_of(endpoint), stored.and_then(url_of));
     // A header may redirect the request, so a client that changes one must send the secrets again.
-    let headers = |endpoint: &Map<String, Value>| endpoint.get("headers").cloned();
-    let stored = stored.filter(|stored| same_headers(headers(endpoint).as_ref(), headers(stored).as_ref()));
-    let trusted = match (&new_url, &old_url) {
-        (Some(new), Some(old)) => same_server(old, new),
+    let stored = stored.filter(|stored| same_headers(endpoint.get("headers"), stored.get("headers")));
+    let trusted = match (endpoint.get("url"), stored.and_then(|stored| stored.get("url"))) {
+        (Some(Value::String(new)), Some(Value::String(old))) => same_server(old, new),
         _ => false,
     };
     for (name, value) in endpoint {
@@ -128,8 +124,9 @@ fn restore_endpoint(
         let old = stored.and_then(|stored| stored.get(name));
         match (name.as_str(), value) {
             ("url", Value::String(url)) => restore_url(&at, url, old.and_then(Value::as_str))?,
-            ("headers" | "auth", value) => restore_all(&at, value, old.filter(|_| trusted))?,
-            (name, value) if name.to_ascii_lowercase().contains("password") => {
+            (name, value)
+                if ["headers", "auth"].contains(&name) || name.to_ascii_lowercase().contains("password") =>
+            {
                 restore_all(&at, value, old.filter(|_| trusted))?;
             }
             _ => {}
@@ -147,9 +144,7 @@ fn restore_all(at: &str, value: &mut Value, stored: Option<&Value>) -> Result<()
             let same_user =
                 NAMES.iter().all(|name| stored.is_none_or(|stored| stored.get(*name) == members.get(*name)));
             for (name, value) in members.iter_mut() {
-                let old = stored.filter(|_| same_user).and_then(|stored| {
-                    stored.iter().find(|(old, _)| old.eq_ignore_ascii_case(name)).map(|(_, value)| value)
-                });
+                let old = stored.filter(|_| same_user).and_then(|stored| member(stored, name));
                 restore_all(&format!("{at}.{name}"), value, old)?;
             }
         }
@@ -164,20 +159,23 @@ fn restore_all(at: &str, value: &mut Value, stored: Option<&Value>) -> Result<()
     Ok(())
 }
 
+/// A member whose name may be written in another case.
+fn member<'a>(of: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    of.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+}
+
 /// Whether an endpoint's headers equal the stored ones, or have [`HIDDEN`] in their place.
 fn same_headers(new: Option<&Value>, stored: Option<&Value>) -> bool {
     let none = Map::new();
-    let members = |headers: Option<&Value>| match headers {
-        None => Some(none.clone()),
-        Some(Value::Object(members)) => Some(members.clone()),
-        Some(_) => None,
+    let (Some(new), Some(stored)) =
+        (new.map_or(Some(&none), Value::as_object), stored.map_or(Some(&none), Value::as_object))
+    else {
+        return new == stored;
     };
-    let (Some(new), Some(stored)) = (members(new), members(stored)) else { return new == stored };
     new.len() == stored.len()
-        && new.iter().all(|(name, value)| {
-            let old = stored.iter().find(|(old, _)| old.eq_ignore_ascii_case(name));
-            old.is_some_and(|(_, old)| value == HIDDEN || value == old)
-        })
+        && new
+            .iter()
+            .all(|(name, value)| member(stored, name).is_some_and(|old| value == HIDDEN || value == old))
 }
 
 /// Whether both documents use the same proxy for the endpoint `field`.
@@ -202,11 +200,8 @@ fn same_proxy(field: &str, a: &Map<String, Value>, b: &Map<String, Value>) -> bo
 fn same_server(a: &str, b: &str) -> bool {
     match (Url::parse(a), Url::parse(b)) {
         (Ok(a), Ok(b)) => {
-            let server = |url: &Url| {
-                let host = url.host_str().map(str::to_owned);
-                (url.scheme().to_owned(), host, url.port_or_known_default(), url.username().to_owned())
-            };
-            server(&a) == server(&b)
+            (a.scheme(), a.host(), a.port_or_known_default(), a.username())
+                == (b.scheme(), b.host(), b.port_or_known_default(), b.username())
         }
         _ => a == b,
     }

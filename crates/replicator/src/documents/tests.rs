@@ -53,8 +53,8 @@ impl World {
     ) -> Result<Revision> {
         let (keys, body) = (&self.keys, body.as_object().unwrap());
         let write = self.store.transact(|tx| async move {
-            let mut slot = Slot::open(&tx, keys, DB, id, rev).await?;
-            slot.write(&tx, keys, deleted, body)
+            let mut slot = Slot::open(DocTx { tx: &tx, keys, db: DB, id }, rev).await?;
+            slot.write(deleted, body)
         });
         Ok(write.await?.rev)
     }

@@ -2,12 +2,11 @@
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
-use turnwise_queue::{Keyspace, write_pieces};
-use turnwise_store::Transaction;
+use turnwise_queue::write_pieces;
 
 use super::revision::MAX_FIRST_GENERATION;
 use super::rows::{encode, read_counters};
-use super::{Counters, Error, Head, MAX_BODY_BYTES, Result, Revision, databases, names, read};
+use super::{Counters, DocTx, Error, Head, MAX_BODY_BYTES, Result, Revision, databases, names};
 
 /// The number of earlier revisions whose hashes are stored, so that clients can request a document's history.
 const MAX_ANCESTORS: usize = 50;
@@ -91,17 +90,15 @@ pub struct Written {
 
 /// The right to write one document once or more within a transaction. The document has not changed meanwhile, and the
 /// client knows the revision that it replaces.
-#[derive(Debug)]
-pub struct Slot {
-    db: String,
-    id: String,
+pub(crate) struct Slot<'a> {
+    pub doc: DocTx<'a>,
     head: Option<Head>,
     /// The parent of the next revision.
     parent: Option<Revision>,
     counters: Counters,
 }
 
-impl Slot {
+impl<'a> Slot<'a> {
     /// Opens a document for a client that knows the revision `rev`.
     ///
     /// A document that never existed may be written with any `rev`, and its history continues from there, as in
@@ -109,18 +106,13 @@ impl Slot {
     ///
     /// # Errors
     /// `Conflict`; `Invalid` for a new document with an absurd `rev`; those of [`databases::check`].
-    pub async fn open(
-        tx: &Transaction,
-        keys: &Keyspace,
-        db: &str,
-        id: &str,
-        rev: Option<&Revision>,
-    ) -> Result<Slot> {
+    pub async fn open(doc: DocTx<'a>, rev: Option<&Revision>) -> Result<Self> {
+        let DocTx { tx, keys, db, .. } = doc;
         databases::check(tx, keys, db).await?;
         if names::is_mirror(db) && tx.get(&keys.mirror(db)).await?.is_some() {
             return Err(Error::Mirror);
         }
-        let slot = Self::open_current(tx, keys, db, id).await?;
+        let slot = Self::open_current(doc).await?;
         match (&slot.head, rev) {
             (Some(head), Some(rev)) if *rev != head.rev => Err(Error::Conflict),
             (Some(head), None) if !head.deleted => Err(Error::Conflict),
@@ -135,26 +127,11 @@ impl Slot {
     }
 
     /// Opens the current document for the server itself. The database must exist.
-    pub(crate) async fn open_current(
-        tx: &Transaction,
-        keys: &Keyspace,
-        db: &str,
-        id: &str,
-    ) -> turnwise_queue::Result<Slot> {
-        let head = read::head(tx, keys, db, id).await?;
+    pub async fn open_current(doc: DocTx<'a>) -> turnwise_queue::Result<Self> {
+        let head = doc.head().await?;
         let parent = head.as_ref().map(|head| head.rev.clone());
-        let counters = read_counters(tx, keys, db).await?;
-        Ok(Slot { db: db.to_owned(), id: id.to_owned(), head, parent, counters })
-    }
-
-    /// The database.
-    pub(crate) fn db(&self) -> &str {
-        &self.db
-    }
-
-    /// The document's id.
-    pub(crate) fn id(&self) -> &str {
-        &self.id
+        let counters = read_counters(doc.tx, doc.keys, doc.db).await?;
+        Ok(Slot { doc, head, parent, counters })
     }
 
     /// The current document; `None` if there is none, or only a tombstone.
@@ -166,29 +143,18 @@ impl Slot {
     ///
     /// # Errors
     /// `TooLarge`.
-    pub fn write(
-        &mut self,
-        tx: &Transaction,
-        keys: &Keyspace,
-        deleted: bool,
-        body: &Map<String, Value>,
-    ) -> Result<Written> {
+    pub fn write(&mut self, deleted: bool, body: &Map<String, Value>) -> Result<Written> {
         let bytes = encode(body);
         if bytes.len() > MAX_BODY_BYTES {
-            return Err(Error::TooLarge { id: self.id.clone(), size: bytes.len(), limit: MAX_BODY_BYTES });
+            let (id, size) = (self.doc.id.to_owned(), bytes.len());
+            return Err(Error::TooLarge { id, size, limit: MAX_BODY_BYTES });
         }
-        Ok(self.put(tx, keys, deleted, &bytes)?)
+        Ok(self.put(deleted, &bytes)?)
     }
 
     /// Writes the next revision, whatever its size, because the server's own additions must never make a document too large.
-    pub(crate) fn put(
-        &mut self,
-        tx: &Transaction,
-        keys: &Keyspace,
-        deleted: bool,
-        body: &Bytes,
-    ) -> turnwise_queue::Result<Written> {
-        let (db, id) = (&self.db, &self.id);
+    pub fn put(&mut self, deleted: bool, body: &Bytes) -> turnwise_queue::Result<Written> {
+        let DocTx { tx, keys, db, id } = self.doc;
         let rev = Revision::next(self.parent.as_ref(), deleted, body);
         if let Some(head) = &self.head {
             tx.clear(keys.change(db, head.sequence))?;
@@ -203,14 +169,14 @@ impl Slot {
             ancestors.insert(0, parent.hash);
             ancestors.truncate(MAX_ANCESTORS);
         }
-        let head =
-            Head { id: id.clone(), rev: rev.clone(), deleted, sequence: self.counters.sequence, ancestors };
-        write_pieces(tx, keys.body(db, id), |n| keys.body_piece(db, id, n), body)?;
-        tx.set(keys.document(db, id), encode(&head))?;
-        tx.set(keys.change(db, head.sequence), encode(id))?;
+        let (id, sequence) = (id.to_owned(), self.counters.sequence);
+        let head = Head { id: id.clone(), rev: rev.clone(), deleted, sequence, ancestors };
+        write_pieces(tx, keys.body(db, &id), |n| keys.body_piece(db, &id, n), body)?;
+        tx.set(keys.document(db, &id), encode(&head))?;
+        tx.set(keys.change(db, sequence), encode(&id))?;
         tx.set(keys.sequence(db), encode(&self.counters))?;
         self.parent = Some(rev.clone());
         self.head = Some(head);
-        Ok(Written { id: id.clone(), rev })
+        Ok(Written { id, rev })
     }
 }

@@ -8,7 +8,7 @@ use turnwise_outbound::{Answer, Error, Optional, Request, Side};
 
 use super::rows::{BulkGetResult, bulk_get_body, parse, read_rows};
 use super::{Fetcher, Sink};
-use crate::attachments::{Head, Insides, Revision};
+use crate::attachments::{Head, Parts, Revision};
 use crate::multipart;
 
 /// `_bulk_get` for revisions with small attachments, which come inside the document in base64.
@@ -53,17 +53,15 @@ impl Fetcher {
         // Attachments that are stored encoded are wanted decoded, and multipart returns them as stored.
         let multipart = self.source.may_use(Optional::InlineMultipart)
             && !revisions.iter().any(|revision| revision.encoded);
-        if !multipart {
-            let read = self.read_inline(inline_request(revisions), &mut came, sink).await;
-            take(revisions, &came);
-            return read;
-        }
-        let read = self.read_multipart(inline_request(revisions), &mut came, sink).await;
+        let request = inline_request(revisions);
+        let request = if multipart { request.accept("multipart/mixed") } else { request };
+        let read = self.read_inline(request, &mut came, sink).await;
         take(revisions, &came);
         match read {
             // The connection broke off, or the source is throttled: JSON would fare no better.
             Err(error)
-                if error.side() == Some(Side::Source)
+                if multipart
+                    && error.side() == Some(Side::Source)
                     && error.concerns_one_request()
                     && error.may_concern_request() =>
             {
@@ -78,7 +76,7 @@ impl Fetcher {
         }
     }
 
-    /// Reads a response with the attachments inside the documents.
+    /// Reads a response with the attachments behind the documents or, from a source without multipart responses, inside them.
     async fn read_inline(
         &self,
         request: Request,
@@ -86,24 +84,12 @@ impl Fetcher {
         sink: &mut impl Sink,
     ) -> Result<(), Error> {
         let mut answer = self.source.send(&request).await?;
-        read_inline_rows(&mut answer, came, sink).await
-    }
-
-    /// Reads a response with the attachments behind the documents. From a source without multipart responses, they come
-    /// inside the documents.
-    async fn read_multipart(
-        &self,
-        request: Request,
-        came: &mut HashSet<(String, String)>,
-        sink: &mut impl Sink,
-    ) -> Result<(), Error> {
-        let mut answer = self.source.send(&request.accept("multipart/mixed")).await?;
         let boundary = answer.header(CONTENT_TYPE).and_then(multipart::boundary).map(str::to_owned);
         let Some(boundary) = boundary else {
             return read_inline_rows(&mut answer, came, sink).await;
         };
-        let mut insides = Insides::new(answer, &boundary);
-        while let Some(whole) = insides.next().await? {
+        let mut parts = Parts::new(answer, &boundary);
+        while let Some(whole) = parts.next_whole().await? {
             sink.doc(&whole.doc);
             came.insert((whole.id, whole.rev));
             sink.flush_if_full().await?;

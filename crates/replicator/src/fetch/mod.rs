@@ -22,7 +22,7 @@ use crate::attachments::Head;
 use crate::copy::BULK_GET_DOCS;
 use crate::pace::Pace;
 use crate::revs_diff::Missing;
-use crate::spec::Replication;
+use crate::spec::{Defaults, Replication};
 use crate::stats::Tally;
 
 use due::Due;
@@ -59,8 +59,8 @@ pub(crate) struct Fetcher {
 
 impl Fetcher {
     pub fn new(source: Peer, replication: &Replication, pace: Arc<Pace>) -> Self {
-        let Replication { use_bulk_get, missing_doc_retry, http_connections, .. } = *replication;
-        Self { source, use_bulk_get, at_once: http_connections.max(1), missing_doc_retry, pace }
+        let Defaults { use_bulk_get, missing_doc_retry, ref peers, .. } = replication.settings;
+        Self { source, use_bulk_get, at_once: peers.http_connections.max(1), missing_doc_retry, pace }
     }
 
     /// Whether `_bulk_get` is tried.

@@ -82,9 +82,7 @@ impl Fetcher {
         let mut parameters = Parameters::of(&self.source);
         let mut was_absent = false;
         loop {
-            let mut query = Query::default();
-            query.add("revs", "true");
-            query.add("latest", "true");
+            let mut query = Query::of([("revs", "true"), ("latest", "true")]);
             if parameters.encoding_info {
                 query.add("att_encoding_info", "true");
             }

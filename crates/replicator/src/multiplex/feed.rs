@@ -10,31 +10,29 @@
 //! continues.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt};
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use turnwise_outbound::{Answer, Error, Fault};
+use turnwise_outbound::Error;
 use turnwise_queue::parking::{self, ParkedJob};
-use turnwise_queue::{Keyspace, Parked, jobs};
-use turnwise_store::Store;
+use turnwise_queue::{Job, Parked, jobs};
 use turnwise_worker::Live;
 
-use super::Multiplex;
-use super::server::{DatabaseSeq, Server};
+use super::{Multiplex, lock};
 use crate::doc_processor::Settings;
-use crate::json_stream::{Shape, Splitter};
+use crate::parked_jobs::ParkedJobs;
+use crate::remote::{MAX_SEQS, Remote, Update, Updates};
 use crate::seq::Seq;
 use crate::spec::{JOB_TYPE, Replication};
+use crate::waits::{SHORTEST_FEED, pause_after};
 
-/// Jobs per comparison, because a server accepts no more names in one request.
-pub(super) const PAGE: usize = 100;
-/// The most jobs that one transaction wakes.
+/// Jobs per comparison, which asks for their databases in one request.
+pub(super) const PAGE: usize = MAX_SEQS;
+/// The most jobs of a database that are woken together.
 const WAKE_BATCH: usize = 100;
 /// The most databases whose jobs one transaction searches.
 const NAMES_BATCH: usize = 100;
@@ -42,8 +40,6 @@ const NAMES_BATCH: usize = 100;
 const ASK_AT_ONCE: usize = 8;
 /// The most jobs whose options are tried for a login.
 const LOGINS: usize = 20;
-/// The largest row of the feed; an event is short.
-const ROW_BYTES: usize = 64 * 1024;
 /// The pause in which further jobs may park, to be compared together.
 const COMPARE_PAUSE: Duration = Duration::from_millis(250);
 /// Everything is compared after this long even without a break, in pages that are [`PAGE_PAUSE`] apart.
@@ -52,14 +48,8 @@ const SWEEP: Duration = Duration::from_secs(3_600);
 const PAGE_PAUSE: Duration = Duration::from_millis(20);
 /// A feed without jobs is closed after this long.
 const EMPTY_FOR: Duration = Duration::from_secs(60);
-/// The first pause after a feed broke; it doubles with each consecutive break.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest of these pauses.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// A feed that lasted for this long resets the number of consecutive breaks.
 const WELL: Duration = Duration::from_secs(60);
-/// The shortest interval between two openings of a feed that ends immediately each time.
-const SHORTEST_FEED: Duration = Duration::from_secs(1);
 /// A feed that opened but broke early this many consecutive times is given up, and its jobs run.
 const BREAKS: u32 = 6;
 
@@ -87,8 +77,7 @@ enum End {
 pub(super) struct Feed {
     pub multiplex: Multiplex,
     pub settings: Live<Settings>,
-    pub store: Store,
-    pub keys: Keyspace,
+    pub jobs: ParkedJobs,
     pub group: String,
     /// Notified when jobs have parked.
     pub parked: Arc<Notify>,
@@ -126,23 +115,18 @@ struct Comparing {
     again: bool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Feed {
     /// The feed of a group that has not been compared yet.
     pub fn new(
         multiplex: Multiplex,
         settings: Live<Settings>,
-        store: Store,
-        keys: Keyspace,
+        jobs: ParkedJobs,
         group: String,
         parked: Arc<Notify>,
     ) -> Self {
         let state = State::default();
         *lock(&state.comparing) = Some(Comparing::default());
-        Feed { multiplex, settings, store, keys, group, parked, state }
+        Feed { multiplex, settings, jobs, group, parked, state }
     }
 
     /// Follows the feed until there is no reason to, and looks at the targets meanwhile.
@@ -183,9 +167,8 @@ impl Feed {
                 return Left::Closed;
             }
             self.compare_again();
-            let pause = FIRST_PAUSE.saturating_mul(1 << failures.min(10)).min(LONGEST_PAUSE);
+            tokio::time::sleep(pause_after(failures)).await;
             failures += 1;
-            tokio::time::sleep(pause).await;
         }
     }
 
@@ -221,15 +204,15 @@ impl Feed {
 
     /// The server, with the login of one of the group's jobs, and the position from which to follow its feed. `None` if
     /// the group has no jobs.
-    async fn open(&self) -> Result<Option<(Server, Seq)>, Error> {
+    async fn open(&self) -> Result<Option<(Remote, Seq)>, Error> {
         let mut after = None;
         let mut refusal = None;
         for _ in 0..LOGINS {
             let Some((job, replication)) = self.job(after.as_ref()).await else { break };
-            let server = Server::of(&replication, &self.multiplex.0.client);
+            let server = Remote(replication.source_server(&self.multiplex.0.client));
             // A feed that was followed before continues at its position. The request is sent anyway, because the login
             // may have changed.
-            match server.now().await {
+            match server.position().await {
                 Ok(now) => {
                     let mut since = lock(&self.state.since);
                     return Ok(Some((server, since.get_or_insert(now).clone())));
@@ -247,51 +230,35 @@ impl Feed {
     async fn job(&self, after: Option<&ParkedJob>) -> Option<(ParkedJob, Replication)> {
         let mut after = after.cloned();
         loop {
-            let (keys, group, from) = (&self.keys, &self.group, after.as_ref());
-            let found = self
-                .tried(|tx| async move {
-                    let Some(parked) = parking::list(&tx, keys, JOB_TYPE, group, from, 1).await?.pop() else {
-                        return Ok(None);
-                    };
-                    let job = match jobs::get(&tx, keys, JOB_TYPE, &parked.id).await? {
-                        Some(job) => Some((jobs::options(&tx, keys, &job).await?, job.spec.tenant)),
-                        None => None,
-                    };
-                    Ok(Some((parked, job)))
-                })
-                .await;
-            let (parked, job) = found?;
-            let replication = job.and_then(|(options, tenant)| self.replication(&options, &tenant));
-            match replication {
-                Some(replication) => return Some((parked, replication)),
-                // Its options are not valid any more; the job's next run reports that.
-                None => {
-                    self.record(std::slice::from_ref(&parked), &[]).await;
-                    after = Some(parked);
-                }
+            let parked = self.jobs.list(&self.group, after.as_ref(), 1).await.pop()?;
+            if let Some((replication, _)) = self.replication(&parked.id).await {
+                return Some((parked, replication));
             }
+            // Its options are not valid any more; the job's next run reports that.
+            self.jobs.record(std::slice::from_ref(&parked), &[]).await;
+            after = Some(parked);
         }
     }
 
-    /// The replication of a job; `None` if its options are not valid any more.
-    pub(super) fn replication(&self, options: &RawValue, tenant: &str) -> Option<Replication> {
+    /// The replication of a job; `None` if its options are not valid any more, or the job is gone.
+    pub(super) async fn replication(&self, id: &str) -> Option<(Replication, Job)> {
+        let keys = &self.jobs.keys;
+        let found = self.jobs.tried(|tx| async move {
+            match jobs::get(&tx, keys, JOB_TYPE, id).await? {
+                Some(job) => Ok(Some((jobs::options(&tx, keys, &job).await?, job))),
+                None => Ok(None),
+            }
+        });
+        let (options, job) = found.await?;
         let object: Map<String, Value> = serde_json::from_str(options.get()).ok()?;
-        Some(Replication::parse(&object, &self.settings.get().defaults).ok()?.of_tenant(tenant))
-    }
-
-    /// Runs a transaction until it succeeds.
-    pub(super) async fn tried<T, F, Fut>(&self, transaction: F) -> T
-    where
-        F: Fn(turnwise_store::Transaction) -> Fut,
-        Fut: Future<Output = turnwise_queue::Result<T>>,
-    {
-        super::service::tried(&self.store, transaction).await
+        let replication = Replication::parse(&object, &self.settings.get().defaults).ok()?;
+        Some((replication.of_tenant(&job.tenant), job))
     }
 
     /// Reads the feed, and records what has changed.
-    async fn read(&self, server: &Server, since: Seq) -> End {
-        let mut answer = match server.updates(&since).await {
-            Ok(answer) => answer,
+    async fn read(&self, server: &Remote, since: Seq) -> End {
+        let mut updates = match server.updates(&since).await {
+            Ok(updates) => updates,
             Err(error) => {
                 if error.is_refusal() {
                     // The position may not exist any more.
@@ -300,47 +267,27 @@ impl Feed {
                 return End::Broken(error);
             }
         };
-        let mut splitter = Splitter::new(Shape::Lines, ROW_BYTES);
         let mut is_complete = false;
-        loop {
-            match answer.chunk().await {
-                Ok(Some(piece)) => match self.note(&mut splitter, &piece, &answer) {
-                    Ok(complete) => is_complete |= complete,
-                    Err(error) => return End::Broken(error),
-                },
-                Ok(None) => {
-                    return match splitter.finish() {
-                        // If the end of the connection ends the body, a cut response looks like a complete one.
-                        Ok(_) if !is_complete => {
-                            End::Broken(answer.fault(Fault::BrokeOff("there was no `last_seq`".to_owned())))
-                        }
-                        Ok(_) => End::Over,
-                        Err(cause) => End::Broken(answer.fault(Fault::BrokeOff(cause.to_string()))),
-                    };
-                }
-                Err(error) => return End::Broken(error),
+        let ended = loop {
+            match self.note(&mut updates, &mut is_complete).await {
+                Ok(true) => {}
+                Ok(false) => break updates.finish(is_complete),
+                Err(error) => break Err(error),
             }
-        }
+        };
+        ended.map_or_else(End::Broken, |()| End::Over)
     }
 
-    /// Records the events in a piece of the feed. Returns whether it contains the feed's end.
-    fn note(&self, splitter: &mut Splitter, piece: &[u8], answer: &Answer) -> Result<bool, Error> {
-        #[derive(Deserialize)]
-        struct Event {
-            db_name: Option<Box<str>>,
-            seq: Option<Seq>,
-            last_seq: Option<Seq>,
-        }
-        let (mut any, mut is_complete) = (false, false);
-        let noted = splitter.push(piece, |text| -> Result<(), String> {
-            let Event { db_name, seq, last_seq } =
-                serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    /// Records the events in the next piece of the feed. Returns whether there was one.
+    async fn note(&self, updates: &mut Updates, is_complete: &mut bool) -> Result<bool, Error> {
+        let mut any = false;
+        let noted = updates.next(|Update { database, seq, last_seq }| {
             // Such a line is like an error in the middle of the feed: events may have been lost with it.
-            if db_name.is_none() && last_seq.is_none() {
+            if database.is_none() && last_seq.is_none() {
                 return Err("a line of the feed names no database".to_owned());
             }
-            is_complete |= last_seq.is_some();
-            if let Some(name) = db_name
+            *is_complete |= last_seq.is_some();
+            if let Some(name) = database
                 && lock(&self.state.watched).contains(&name)
             {
                 any |= lock(&self.state.news).fresh.insert(name);
@@ -350,10 +297,11 @@ impl Feed {
             }
             Ok(())
         });
+        let noted = noted.await;
         if any {
             self.state.has_news.notify_one();
         }
-        noted.map(|_| is_complete).map_err(|cause| answer.malformed(cause))
+        noted
     }
 
     /// Wakes the jobs whose databases have changed.
@@ -372,44 +320,35 @@ impl Feed {
                 self.state.has_news.notified().await;
                 continue;
             }
-            let (keys, group, names) = (&self.keys, &self.group, &names);
-            let woken = self
-                .tried(|tx| async move {
-                    let now_us = self.store.runtime().now_us();
-                    let mut woken = 0;
+            let (keys, group, names) = (&self.jobs.keys, &self.group, &names);
+            loop {
+                let found = self.jobs.tried(|tx| async move {
+                    let mut found = Vec::new();
                     for name in names {
                         let at = Parked { group: group.clone(), key: name.to_string() };
-                        for job in parking::at(&tx, keys, JOB_TYPE, &at, WAKE_BATCH).await? {
-                            if woken >= WAKE_BATCH || woken > 0 && !tx.has_room() {
-                                return Ok((woken, true));
-                            }
-                            parking::wake(&tx, keys, JOB_TYPE, &job, now_us).await?;
-                            woken += 1;
-                        }
-                        // This database may have more jobs.
-                        if woken >= WAKE_BATCH {
-                            return Ok((woken, true));
+                        found.extend(parking::at(&tx, keys, JOB_TYPE, &at, WAKE_BATCH).await?);
+                        if found.len() >= WAKE_BATCH {
+                            break;
                         }
                     }
-                    Ok((woken, false))
-                })
-                .await;
-            let (woken, again) = woken;
-            if woken > 0 {
-                tracing::debug!(group, woken, "jobs whose sources have changed are woken");
-            }
-            let mut news = lock(&self.state.news);
-            for name in names {
-                news.in_hand.remove(name);
-                if again {
-                    news.fresh.insert(name.clone());
+                    Ok(found)
+                });
+                let found = found.await;
+                self.jobs.record(&found, &[]).await;
+                if !found.is_empty() {
+                    tracing::debug!(group, woken = found.len(), "jobs whose sources have changed are woken");
+                }
+                // Otherwise, these databases may have more jobs.
+                if found.len() < WAKE_BATCH {
+                    break;
                 }
             }
+            lock(&self.state.news).in_hand.clear();
         }
     }
 
     /// Compares tokens with the server: of all jobs if that is due, then of jobs that park.
-    async fn compare(&self, server: &Server) -> End {
+    async fn compare(&self, server: &Remote) -> End {
         let mut empty_since: Option<Instant> = None;
         loop {
             if let Err(error) = self.compare_all(server).await {
@@ -427,7 +366,7 @@ impl Feed {
                     }
                     () = tokio::time::sleep_until(sweep) => break,
                     () = tokio::time::sleep(EMPTY_FOR) => {
-                        if !self.page(None, 1).await.is_empty() {
+                        if !self.jobs.list(&self.group, None, 1).await.is_empty() {
                             empty_since = None;
                         } else if empty_since.replace(Instant::now()).is_some() {
                             return End::Left(Left::Empty);
@@ -442,7 +381,7 @@ impl Feed {
         }
     }
 
-    async fn compare_all(&self, server: &Server) -> Result<(), Error> {
+    async fn compare_all(&self, server: &Remote) -> Result<(), Error> {
         loop {
             let after = match &*lock(&self.state.comparing) {
                 None => return Ok(()),
@@ -450,44 +389,35 @@ impl Feed {
             };
             // Jobs that have never been compared do not wait for all other jobs.
             self.compare_unwatched(server).await?;
-            let page = self.page(after.as_ref(), PAGE).await;
+            let page = self.jobs.list(&self.group, after.as_ref(), PAGE).await;
             if page.is_empty() {
                 let mut comparing = lock(&self.state.comparing);
                 let again = comparing.take().is_some_and(|done| done.again);
                 *comparing = again.then(Comparing::default);
             } else {
                 let changed = self.changed(server, &page).await?;
-                self.record(&changed, &[]).await;
+                self.jobs.record(&changed, &[]).await;
                 lock(&self.state.comparing).get_or_insert_default().after = page.last().cloned();
             }
             tokio::time::sleep(PAGE_PAUSE).await;
         }
     }
 
-    async fn compare_unwatched(&self, server: &Server) -> Result<(), Error> {
+    async fn compare_unwatched(&self, server: &Remote) -> Result<(), Error> {
         loop {
-            let (keys, group) = (&self.keys, &self.group);
-            let page = self
-                .tried(|tx| async move { parking::unwatched(&tx, keys, JOB_TYPE, group, PAGE).await })
-                .await;
+            let page = self.jobs.unwatched(&self.group, PAGE).await;
             if page.is_empty() {
                 return Ok(());
             }
             let changed = self.changed(server, &page).await?;
             let (changed, same): (Vec<ParkedJob>, Vec<ParkedJob>) =
                 page.into_iter().partition(|job| changed.contains(job));
-            self.record(&changed, &same).await;
+            self.jobs.record(&changed, &same).await;
         }
     }
 
-    /// A page of the group's jobs.
-    pub(super) async fn page(&self, after: Option<&ParkedJob>, limit: usize) -> Vec<ParkedJob> {
-        let (keys, group) = (&self.keys, &self.group);
-        self.tried(|tx| async move { parking::list(&tx, keys, JOB_TYPE, group, after, limit).await }).await
-    }
-
     /// Returns the jobs whose databases have changed since they parked, or were deleted. Watches these databases from now on.
-    async fn changed(&self, server: &Server, page: &[ParkedJob]) -> Result<Vec<ParkedJob>, Error> {
+    async fn changed(&self, server: &Remote, page: &[ParkedJob]) -> Result<Vec<ParkedJob>, Error> {
         let names: BTreeSet<&str> = page.iter().map(|job| job.at.key.as_str()).collect();
         {
             let mut watched = lock(&self.state.watched);
@@ -496,17 +426,18 @@ impl Feed {
             }
         }
         let names: Vec<&str> = names.into_iter().collect();
-        let found = server.infos(&names).await?;
+        let found = server.seqs(&names).await?;
         let mut changed = Vec::new();
         let mut differ: BTreeMap<(String, String), Vec<ParkedJob>> = BTreeMap::new();
         for job in page {
             match found.get(&job.at.key) {
-                Some(DatabaseSeq::At(seq)) if seq.to_string() == job.token => {}
-                Some(DatabaseSeq::At(_)) => {
+                Some(seq) if seq.to_string() == job.token => {}
+                Some(_) => {
                     let asked = (job.at.key.clone(), job.token.clone());
                     differ.entry(asked).or_default().push(job.clone());
                 }
-                Some(DatabaseSeq::NotReported) | None => changed.push(job.clone()),
+                // It does not exist, denies access, or is broken. Its job's own run finds out.
+                None => changed.push(job.clone()),
             }
         }
         let ask = |((name, token), jobs): ((String, String), Vec<ParkedJob>)| {
@@ -524,31 +455,5 @@ impl Feed {
             changed.extend(jobs);
         }
         Ok(changed)
-    }
-
-    /// Wakes the jobs in `changed`, and removes the unwatched mark from those in `same`.
-    pub(super) async fn record(&self, changed: &[ParkedJob], same: &[ParkedJob]) {
-        let mut done = 0;
-        let all: Vec<(&ParkedJob, bool)> =
-            changed.iter().map(|job| (job, true)).chain(same.iter().map(|job| (job, false))).collect();
-        while done < all.len() {
-            let (keys, rest) = (&self.keys, &all[done..]);
-            done += self
-                .tried(|tx| async move {
-                    let now_us = self.store.runtime().now_us();
-                    for (n, (job, changed)) in rest.iter().enumerate() {
-                        if n == WAKE_BATCH || n > 0 && !tx.has_room() {
-                            return Ok(n);
-                        }
-                        if *changed {
-                            parking::wake(&tx, keys, JOB_TYPE, job, now_us).await?;
-                        } else {
-                            parking::settle(&tx, keys, JOB_TYPE, job).await?;
-                        }
-                    }
-                    Ok(rest.len())
-                })
-                .await;
-        }
     }
 }

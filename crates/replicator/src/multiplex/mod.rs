@@ -24,7 +24,6 @@
 
 mod feed;
 mod group;
-pub(crate) mod server;
 mod service;
 mod target;
 
@@ -40,8 +39,8 @@ use turnwise_queue::Parked;
 use turnwise_queue::parking::MAX_TOKEN_BYTES;
 use turnwise_worker::Live;
 
-use crate::Replication;
 use crate::seq::Seq;
+use crate::{Remote, Replication};
 pub use service::Service;
 
 /// How long a server that offers `_db_updates` is not checked again.
@@ -109,8 +108,10 @@ struct Inner {
 }
 
 /// A group, as runs use it.
+#[derive(Default)]
 struct Group {
-    last_check: Mutex<CheckResult>,
+    /// Whether its server offers `_db_updates`, and how long that is valid; `None` before the first check.
+    last_check: Mutex<Option<(bool, Instant)>>,
     /// Held during a check of the server; concurrent runs wait for the same result.
     asking: tokio::sync::Mutex<()>,
 }
@@ -122,33 +123,18 @@ struct InVain {
     last: Instant,
 }
 
-/// The result of a group's last check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CheckResult {
-    Unknown,
-    Open { until: Instant },
-    Closed { until: Instant },
-}
-
-impl CheckResult {
-    /// Whether the server offers `_db_updates`, if that was checked and is still valid.
-    fn answer(self) -> Option<bool> {
-        let now = Instant::now();
-        match self {
-            CheckResult::Open { until } => (until > now).then_some(true),
-            CheckResult::Closed { until } => (until > now).then_some(false),
-            CheckResult::Unknown => None,
-        }
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The result of a check, if there was one and it is still valid.
+fn valid(check: Option<(bool, Instant)>) -> Option<bool> {
+    check.filter(|(_, until)| *until > Instant::now()).map(|(is_open, _)| is_open)
+}
+
 impl Group {
     fn answer(&self) -> Option<bool> {
-        lock(&self.last_check).answer()
+        valid(*lock(&self.last_check))
     }
 }
 
@@ -167,7 +153,7 @@ impl Multiplex {
     /// Where a run of the job `id` could park; `None` if it cannot.
     pub fn prospect(&self, id: &str, replication: &Replication) -> Option<Prospect> {
         // Without checkpoints, the next run would start from the beginning.
-        if !replication.continuous || !replication.use_checkpoints || self.mode() == Mode::Off {
+        if !replication.continuous || !replication.settings.use_checkpoints || self.mode() == Mode::Off {
             return None;
         }
         let at = Parked { group: group::of(replication)?, key: replication.source.database() };
@@ -188,9 +174,7 @@ impl Multiplex {
                 return None;
             }
         }
-        let unknown =
-            || Group { last_check: Mutex::new(CheckResult::Unknown), asking: tokio::sync::Mutex::default() };
-        Some(groups.entry(group.to_owned()).or_insert_with(|| Arc::new(unknown())).clone())
+        Some(groups.entry(group.to_owned()).or_default().clone())
     }
 
     /// The number of groups that are considered open.
@@ -201,7 +185,7 @@ impl Multiplex {
     /// Records that a group's server does not offer `_db_updates`, or cannot be watched here.
     fn close(&self, group: &str) {
         if let Some(group) = self.group(group) {
-            *lock(&group.last_check) = CheckResult::Closed { until: Instant::now() + CLOSED_FOR };
+            *lock(&group.last_check) = Some((false, Instant::now() + CLOSED_FOR));
         }
     }
 
@@ -217,12 +201,6 @@ pub struct Prospect {
     id: String,
     replication: Replication,
     at: Parked,
-}
-
-impl fmt::Debug for Prospect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Prospect").field("at", &self.at).finish_non_exhaustive()
-    }
 }
 
 impl Prospect {
@@ -255,8 +233,8 @@ impl Prospect {
         if let Some(answer) = group.answer() {
             return answer;
         }
-        let server = server::Server::of(&self.replication, &self.multiplex.0.client);
-        let (answer, lasts) = match server.now().await {
+        let server = Remote(self.replication.source_server(&self.multiplex.0.client));
+        let (answer, lasts) = match server.position().await {
             Ok(_) => (true, OPEN_FOR),
             Err(error) if error.is_refusal() => {
                 tracing::info!(%error, "idle replications from this server keep their own feeds");
@@ -267,13 +245,12 @@ impl Prospect {
                 (false, UNKNOWN_FOR)
             }
         };
-        let until = Instant::now() + lasts;
         let mut last_check = lock(&group.last_check);
         // The service has found meanwhile that the group cannot be watched.
-        if last_check.answer() == Some(false) {
+        if valid(*last_check) == Some(false) {
             return false;
         }
-        *last_check = if answer { CheckResult::Open { until } } else { CheckResult::Closed { until } };
+        *last_check = Some((answer, Instant::now() + lasts));
         answer
     }
 

@@ -2,18 +2,14 @@
 
 use std::collections::HashMap;
 use std::future::pending;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::Keyspace;
-use turnwise_queue::parking::{self, ParkedJob};
-use turnwise_store::{Isolation, Store, Transaction};
+use turnwise_queue::parking;
 use turnwise_worker::Live;
 
 use super::feed::{Feed, Left};
@@ -21,25 +17,25 @@ use super::{MAX_GROUPS, Mode, Multiplex};
 use crate::JOB_TYPE;
 use crate::doc_processor::Settings;
 use crate::ownership::Ownership;
+use crate::parked_jobs::ParkedJobs;
+use crate::waits::until_stopped;
 
-/// The pause after an error of the store.
-const ERROR_PAUSE: Duration = Duration::from_secs(1);
+/// The pause after a bug has ended a feed.
+const PANIC_PAUSE: Duration = Duration::from_secs(1);
 /// The most groups that one pass reads.
 const GROUPS: usize = 10_000;
 /// The number of groups that one read returns when all jobs are woken.
 const GROUPS_AT_ONCE: usize = 1_000;
-/// The most jobs that one transaction wakes.
+/// The jobs that are woken together when a whole group is.
 const WAKE_BATCH: usize = 100;
-/// The pause between two such transactions when a whole group is woken: its jobs wait for slots anyway.
+/// The pause after that: the jobs wait for slots anyway.
 const WAKE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Watches for the parked jobs of the groups that this node owns.
 #[derive(Clone)]
 pub struct Service {
-    /// The store that holds the jobs.
-    pub store: Store,
-    /// Its keys.
-    pub keys: Keyspace,
+    /// The parked jobs.
+    pub jobs: ParkedJobs,
     /// The groups' state, which runs share.
     pub multiplex: Multiplex,
     /// The settings for parsing options.
@@ -78,13 +74,7 @@ enum Ended {
 impl Service {
     /// Watches until `stop` is cancelled.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = self.watch() => {}
-            }
-        })
+        until_stopped(stop, async move { self.watch().await })
     }
 
     async fn watch(&self) {
@@ -93,7 +83,7 @@ impl Service {
         let mut members = self.ownership.changes();
         let mut scope = PassScope::AllGroups;
         loop {
-            let wake = self.wake_key().await;
+            let wake = self.jobs.wake_key().await;
             match self.multiplex.mode() {
                 Mode::Off => {
                     feeds = Feeds::default();
@@ -101,13 +91,7 @@ impl Service {
                 }
                 Mode::Auto => self.pass(&mut feeds, scope).await,
             }
-            let watch = match self.store.watch(self.keys.unwatched_wake(JOB_TYPE), wake).await {
-                Ok(watch) => watch,
-                Err(error) => {
-                    tracing::error!(%error, "cannot watch for parked jobs; retrying");
-                    self.sleep(ERROR_PAUSE)
-                }
-            };
+            let watch = self.jobs.watch(wake).await;
             scope = tokio::select! {
                 () = watch => PassScope::NewGroups,
                 Ok(()) = mode.changed() => PassScope::AllGroups,
@@ -127,17 +111,6 @@ impl Service {
         }
     }
 
-    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let runtime = self.store.runtime().clone();
-        Box::pin(async move { runtime.sleep(duration).await })
-    }
-
-    /// The value of the key that changes when jobs park.
-    async fn wake_key(&self) -> Option<Bytes> {
-        let key = &self.keys.unwatched_wake(JOB_TYPE);
-        tried(&self.store, |tx| async move { Ok(tx.get_with(key, Isolation::Snapshot).await?) }).await
-    }
-
     /// Starts and closes feeds, and notifies those that have new jobs.
     async fn pass(&self, feeds: &mut Feeds, scope: PassScope) {
         if scope == PassScope::AllGroups {
@@ -149,15 +122,14 @@ impl Service {
                 stays
             });
         }
-        let keys = &self.keys;
-        let groups = tried(&self.store, |tx| async move {
+        let keys = &self.jobs.keys;
+        let groups = self.jobs.tried(|tx| async move {
             match scope {
                 PassScope::AllGroups => parking::groups(&tx, keys, JOB_TYPE, None, GROUPS).await,
                 PassScope::NewGroups => parking::unwatched_groups(&tx, keys, JOB_TYPE, GROUPS).await,
             }
-        })
-        .await;
-        for group in groups.into_iter().filter(|group| self.ownership.is_mine(group)) {
+        });
+        for group in groups.await.into_iter().filter(|group| self.ownership.is_mine(group)) {
             if let Some((parked, _)) = feeds.known.get(&group) {
                 parked.notify_one();
             } else if self.multiplex.is_closed(&group) {
@@ -173,8 +145,8 @@ impl Service {
 
     fn follow(&self, feeds: &mut Feeds, group: String) {
         let parked = Arc::new(Notify::new());
-        let Service { store, keys, multiplex, settings, .. } = self.clone();
-        let feed = Feed::new(multiplex, settings, store, keys, group.clone(), parked.clone());
+        let Service { jobs, multiplex, settings, .. } = self.clone();
+        let feed = Feed::new(multiplex, settings, jobs, group.clone(), parked.clone());
         let named = group.clone();
         let task = feeds.tasks.spawn(async move { (named, Ended::Feed(feed.run().await)) });
         feeds.known.insert(group, (parked, task));
@@ -195,13 +167,13 @@ impl Service {
 
     /// Makes every parked job pending.
     async fn wake_all(&self) {
-        let keys = &self.keys;
+        let keys = &self.jobs.keys;
         let mut last: Option<String> = None;
         loop {
             let after = last.as_deref();
-            let groups = tried(&self.store, |tx| async move {
-                parking::groups(&tx, keys, JOB_TYPE, after, GROUPS_AT_ONCE).await
-            });
+            let groups = self
+                .jobs
+                .tried(|tx| async move { parking::groups(&tx, keys, JOB_TYPE, after, GROUPS_AT_ONCE).await });
             let groups = groups.await;
             for group in &groups {
                 self.wake_group(group).await;
@@ -215,27 +187,15 @@ impl Service {
 
     /// Makes the parked jobs of a group pending, a few at a time. A job that parks again meanwhile may stay parked.
     async fn wake_group(&self, group: &str) {
-        let mut last: Option<ParkedJob> = None;
+        let mut last = None;
         loop {
-            let (keys, after) = (&self.keys, last.as_ref());
-            let woken = tried(&self.store, |tx| async move {
-                let now_us = self.store.runtime().now_us();
-                let mut woken = None;
-                for job in parking::list(&tx, keys, JOB_TYPE, group, after, WAKE_BATCH).await? {
-                    if woken.is_some() && !tx.has_room() {
-                        break;
-                    }
-                    parking::wake(&tx, keys, JOB_TYPE, &job, now_us).await?;
-                    woken = Some(job);
-                }
-                Ok(woken)
-            })
-            .await;
-            if woken.is_none() {
+            let mut page = self.jobs.list(group, last.as_ref(), WAKE_BATCH).await;
+            if page.is_empty() {
                 return;
             }
-            last = woken;
-            self.sleep(WAKE_PAUSE).await;
+            self.jobs.record(&page, &[]).await;
+            last = page.pop();
+            self.jobs.store.runtime().sleep(WAKE_PAUSE).await;
         }
     }
 }
@@ -258,27 +218,12 @@ impl Feeds {
                     let ended = self.known.iter().find(|(_, (_, task))| task.is_finished());
                     if let Some(group) = ended.map(|(group, _)| group.clone()) {
                         self.known.remove(&group);
-                        tokio::time::sleep(ERROR_PAUSE).await;
+                        tokio::time::sleep(PANIC_PAUSE).await;
                         return (group, Ended::Feed(Left::Empty));
                     }
                 }
                 None => pending().await,
             }
         }
-    }
-}
-
-/// Runs a transaction until it succeeds; parked jobs stay parked meanwhile.
-pub(super) async fn tried<T, F, Fut>(store: &Store, transaction: F) -> T
-where
-    F: Fn(Transaction) -> Fut,
-    Fut: Future<Output = turnwise_queue::Result<T>>,
-{
-    loop {
-        match store.transact(&transaction).await {
-            Ok(done) => return done,
-            Err(error) => tracing::error!(%error, "cannot read or write which jobs are parked; retrying"),
-        }
-        store.runtime().sleep(ERROR_PAUSE).await;
     }
 }

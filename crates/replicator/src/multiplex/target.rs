@@ -17,12 +17,11 @@ use std::time::Duration;
 use futures::stream::{self, StreamExt};
 use tokio::time::Instant;
 use turnwise_outbound::{Error, Side};
-use turnwise_queue::jobs;
 use turnwise_queue::parking::ParkedJob;
 
 use super::feed::{Feed, Left, PAGE};
 use crate::stats::Stats;
-use crate::{JOB_TYPE, Replication, checkpoint};
+use crate::{Replication, checkpoint};
 
 /// The pause before the first round, in which the jobs of a new group may run.
 const FIRST: Duration = Duration::from_secs(5);
@@ -94,12 +93,12 @@ impl Feed {
             round = Instant::now() + EVERY;
             let mut last = None;
             loop {
-                let page = self.page(last.as_ref(), PAGE).await;
+                let page = self.jobs.list(&self.group, last.as_ref(), PAGE).await;
                 let Some(end) = page.last().cloned() else { break };
                 let mut looks = stream::iter(page).map(|job| self.look(job)).buffer_unordered(AT_ONCE);
                 while let Some(changed) = looks.next().await {
                     if let Some(job) = changed {
-                        self.record(&[job], &[]).await;
+                        self.jobs.record(&[job], &[]).await;
                     }
                 }
                 last = Some(end);
@@ -109,19 +108,8 @@ impl Feed {
 
     /// Returns the job if its target is not as the job left it.
     async fn look(&self, parked: ParkedJob) -> Option<ParkedJob> {
-        let (keys, id) = (&self.keys, &parked.id);
-        let found = self
-            .tried(|tx| async move {
-                match jobs::get(&tx, keys, JOB_TYPE, id).await? {
-                    Some(job) => Ok(Some((jobs::options(&tx, keys, &job).await?, job))),
-                    None => Ok(None),
-                }
-            })
-            .await;
-        let replication =
-            found.and_then(|(options, job)| Some((self.replication(&options, &job.tenant)?, job)));
         // The job's next run reports that its options are not valid. A job that is gone leaves rows behind.
-        let Some((replication, job)) = replication else { return Some(parked) };
+        let Some((replication, job)) = self.replication(&parked.id).await else { return Some(parked) };
         let stats: Stats =
             job.info.and_then(|info| serde_json::from_str(info.get()).ok()).unwrap_or_default();
         match self.target_is_same(&replication, &parked.id, &stats).await {

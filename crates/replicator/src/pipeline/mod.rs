@@ -14,7 +14,7 @@ use futures::future;
 use futures::future::BoxFuture;
 
 use crate::Context;
-use crate::checkpoint::Checkpoints;
+use crate::checkpoint::{Checkpoints, Start};
 use crate::copy::Copier;
 use crate::database::{self, Info};
 use crate::error::Error;
@@ -73,11 +73,11 @@ pub fn replicate<'a>(
                 && let Some(checkpoints) = &mut checkpoints
             {
                 // The checkpoints may have been written when the database had already been replaced.
-                checkpoints.distrust();
+                checkpoints.start = Start::default();
             }
             let account = Account::new(replication, &copier.tally, checkpoints.as_ref(), &peers.info)
                 .after(context.before.as_ref());
-            let run = Run::new(replication, context, &copier, account, checkpoints);
+            let run = Run { replication, context, copier: &copier, account, checkpoints };
             match run.run(peers.source, (peers.info, peers.target_info)).await {
                 Err(error) if error.is_replaced() && starts_over < STARTS_OVER => tracing::warn!("{error}"),
                 ended => return ended,
@@ -115,7 +115,7 @@ impl Peers {
         let (id, info, target_info) =
             future::try_join3(id, database::info(source), database::open_target(&target, replication))
                 .await?;
-        let checkpoints = if replication.use_checkpoints {
+        let checkpoints = if replication.settings.use_checkpoints {
             Some(Checkpoints::find([(source, &info), (&target, &target_info)], &id.base).await?)
         } else {
             None

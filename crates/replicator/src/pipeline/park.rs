@@ -8,13 +8,13 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use futures::future;
 use tokio::time::Instant;
 use turnwise_outbound::Peer;
 
 use crate::database;
 use crate::multiplex::Prospect;
 use crate::seq::Seq;
+use crate::waits::or_never;
 
 /// A run that has copied something stays for this long after its last change. Where documents are written now and then,
 /// the next one is copied immediately.
@@ -76,10 +76,7 @@ impl<'a> Parking<'a> {
     /// The next step; never returns while there is something to do.
     pub async fn next(&mut self) -> Step {
         let Some(asking) = &mut self.asking else {
-            match self.due {
-                Some(due) => tokio::time::sleep_until(due).await,
-                None => future::pending().await,
-            }
+            or_never(self.due.map(tokio::time::sleep_until)).await;
             return Step::Due;
         };
         let answer = asking.await;

@@ -3,10 +3,10 @@
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use futures::future::{self, BoxFuture};
+use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use turnwise_outbound::{Error, Peer};
 
 use super::account::Account;
@@ -22,6 +22,7 @@ use crate::database::{self, Info};
 use crate::report::Report;
 use crate::seq::Seq;
 use crate::spec::{Filter, Replication};
+use crate::waits::or_never;
 
 /// A one-shot run that ends sooner needs no progress bar, and so does not ask for the number of pending changes. This
 /// saves one request, which matters for small databases.
@@ -92,25 +93,15 @@ struct Drive<'a> {
 
 /// The state of one run.
 pub(super) struct Run<'a> {
-    replication: &'a Replication,
-    context: &'a Context,
-    copier: &'a Copier,
-    account: Account<'a>,
+    pub replication: &'a Replication,
+    pub context: &'a Context,
+    pub copier: &'a Copier,
+    pub account: Account<'a>,
     /// `None` while a checkpoint is being written, or if the run uses none.
-    checkpoints: Option<Checkpoints>,
+    pub checkpoints: Option<Checkpoints>,
 }
 
 impl<'a> Run<'a> {
-    pub fn new(
-        replication: &'a Replication,
-        context: &'a Context,
-        copier: &'a Copier,
-        account: Account<'a>,
-        checkpoints: Option<Checkpoints>,
-    ) -> Self {
-        Self { replication, context, copier, account, checkpoints }
-    }
-
     /// Copies until the feed ends, the run is stopped, or something fails.
     pub async fn run(mut self, source: Peer, infos: (Info, Info)) -> Result<Report, crate::Error> {
         self.publish();
@@ -142,14 +133,14 @@ impl<'a> Run<'a> {
     async fn drive(&mut self, source: Peer, (info, target_info): (Info, Info)) -> Ending {
         let (out, mut batches) = mpsc::channel::<Batch>(1);
         let start = self.account.start_seq.clone();
-        let Copier { demand, pace, on_target, .. } = self.copier;
+        let Copier { demand, pace, on_target, target, .. } = self.copier;
         let shared = (demand.clone(), pace.clone(), on_target.clone());
         let reader = Reader::new(source.clone(), self.replication, start.clone(), &info, shared, out);
         let mut reader = pin!(reader.run());
         let mut target_is_read = false;
         let infos = (&info, &target_info);
-        let mut read_target = pin!(self.copier.read_target(self.replication, infos, &start));
-        let interval = self.replication.checkpoint_interval;
+        let mut read_target = pin!(on_target.read(target, self.replication, infos, &start));
+        let interval = self.replication.settings.checkpoint_interval;
         let mut clock = tokio::time::interval_at(Instant::now() + interval, interval);
         clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // A filter owes nothing before the end of its feed.
@@ -162,15 +153,15 @@ impl<'a> Run<'a> {
             }
             self.look_ahead(&mut drive);
             let going_on = drive.ending.is_none();
-            let room = drive.in_flight.len() < source.reduced(self.replication.worker_processes);
+            let room = drive.in_flight.len() < source.reduced(self.replication.settings.worker_processes);
             let deadline = drive.ending.as_ref().map(|(_, deadline)| *deadline);
             let happened = tokio::select! {
                 () = self.context.stop.cancelled(), if going_on => Happened::Stop,
-                () = until(drive.idle_at), if going_on => Happened::Quiet,
+                () = or_never(drive.idle_at.map(sleep_until)), if going_on => Happened::Quiet,
                 step = drive.parking.next(), if going_on => Happened::Parking(step),
                 error = &mut too_slow, if going_on && !self.replication.continuous => Happened::TooSlow(error),
-                () = until(drive.again_at), if going_on => Happened::Again,
-                () = until(deadline) => return drive.ending.map_or(Ending::Stopped, |(ending, _)| ending),
+                () = or_never(drive.again_at.map(sleep_until)), if going_on => Happened::Again,
+                () = or_never(deadline.map(sleep_until)) => return drive.ending.map_or(Ending::Stopped, |(ending, _)| ending),
                 end = &mut reader, if drive.last_seq.is_none() && going_on => Happened::FeedEnded(end),
                 () = &mut read_target, if !target_is_read && going_on => {
                     target_is_read = true;
@@ -179,9 +170,9 @@ impl<'a> Run<'a> {
                 batch = batches.recv(), if room && !drive.drained && going_on => Happened::Read(batch),
                 Some(done) = drive.in_flight.next() => Happened::Copied(done),
                 _ = clock.tick(), if going_on => Happened::Tick,
-                () = tokio::time::sleep_until(drive.verify_at), if going_on && self.checkpoints.is_some() => Happened::Verify,
-                recorded = of(&mut drive.checkpointing) => Happened::Recorded(Box::new(recorded)),
-                pending = of(&mut drive.asking), if going_on => Happened::Pending(pending),
+                () = sleep_until(drive.verify_at), if going_on && self.checkpoints.is_some() => Happened::Verify,
+                recorded = or_never(drive.checkpointing.as_mut()) => Happened::Recorded(Box::new(recorded)),
+                pending = or_never(drive.asking.as_mut()), if going_on => Happened::Pending(pending),
             };
             let failure = self.handle(&mut drive, happened);
             if drive.last_seq.is_some() {
@@ -197,7 +188,7 @@ impl<'a> Run<'a> {
     }
 
     fn begin(&mut self, source: &Peer, info: &Info) -> Drive<'a> {
-        let verify_after = verify_after(self.replication.checkpoint_interval);
+        let verify_after = verify_after(self.replication.settings.checkpoint_interval);
         let question = database::pending(source.clone(), info.clone(), self.account.ask_pending());
         let wait = if self.replication.continuous { Duration::ZERO } else { PROGRESS_BAR };
         Drive {
@@ -254,7 +245,7 @@ impl<'a> Run<'a> {
             self.say_idle(false);
         }
         if continuous && drive.in_flight.is_empty() && self.copier.tally.unread.revisions() > 0 {
-            let interval = self.replication.checkpoint_interval;
+            let interval = self.replication.settings.checkpoint_interval;
             let pause = (interval * INCOMPLETE_INTERVALS).max(drive.began.elapsed() * INCOMPLETE_READS);
             drive.again_at.get_or_insert_with(|| Instant::now() + pause);
         }
@@ -395,7 +386,7 @@ impl<'a> Run<'a> {
 
     /// Counts a checkpoint that was written, or not, and notes whether the source has rejected it.
     fn count_checkpoint(&mut self, checkpoints: &Checkpoints, written: &Result<Option<Seq>, Error>) {
-        self.account.source_rejects_checkpoints = checkpoints.rejected().map(str::to_owned);
+        self.account.source_rejects_checkpoints = checkpoints.rejected.clone();
         let metrics = &self.context.metrics;
         match written {
             Ok(Some(_)) => metrics.checkpoints.add(1),
@@ -441,22 +432,6 @@ async fn write(mut checkpoints: Checkpoints, log: Log) -> (Checkpoints, Result<O
 async fn verify(mut checkpoints: Checkpoints) -> (Checkpoints, Result<Option<Seq>, Error>) {
     let verified = checkpoints.verify().await;
     (checkpoints, verified.map(|()| None))
-}
-
-/// Waits for a future; without one, forever.
-async fn of<T>(future: &mut Option<Pin<Box<dyn Future<Output = T> + Send>>>) -> T {
-    match future {
-        Some(future) => future.await,
-        None => future::pending().await,
-    }
-}
-
-/// Waits until a moment; without one, forever.
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
-        None => future::pending().await,
-    }
 }
 
 #[cfg(test)]

@@ -1,23 +1,18 @@
 //! The upstream's address and login.
 
-use serde_json::{Map, Value, json};
-use turnwise_outbound::{Client, FieldError, Peer};
+use std::sync::Arc;
 
-use crate::{Defaults, Replication};
+use serde_json::json;
+use turnwise_outbound::{Client, Endpoint, FieldError, Peer, PeerSettings, Scrubber, Side};
+
+use crate::Defaults;
 
 /// The URL of a CouchDB server, with a login: `http://admin:pw@couch:5984/`. It is never displayed with its password.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// As the user wrote it, with a slash at its end.
-    url: String,
+    server: Endpoint,
     /// Without the password, for display.
     shown: String,
-}
-
-impl std::fmt::Debug for Address {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.shown)
-    }
 }
 
 /// Displays the URL without its password.
@@ -27,20 +22,17 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// A database that every CouchDB may have. It makes the code for endpoints usable for the server.
-const ANY_DATABASE: &str = "_replicator";
-
 impl Address {
     /// Reads a server's URL, which may have a login and a path.
     ///
     /// # Errors
     /// The error states what would be right. It does not repeat the URL.
     pub fn parse(url: &str) -> Result<Self, FieldError> {
-        let url = format!("{}/", url.trim_end_matches('/'));
-        let address = Address { url, shown: String::new() };
-        let endpoint = address.replication(&Defaults::default())?.source.redacted_url();
-        let shown = endpoint.trim_end_matches('/').trim_end_matches(ANY_DATABASE).to_owned();
-        Ok(Address { shown, ..address })
+        // The code for endpoints reads URLs of databases.
+        let database = json!(format!("{}/_replicator", url.trim_end_matches('/')));
+        // `valid_endpoint_protocols` restricts documents only.
+        let server = Endpoint::parse("url", &database, &Defaults::default().endpoint_schemes)?.server();
+        Ok(Address { shown: server.redacted_url(), server })
     }
 
     /// The host, port and path, as in `couch:5984`: a name for the server without its login.
@@ -49,21 +41,11 @@ impl Address {
         rest.rsplit_once('@').map_or(rest, |(_, host)| host).trim_end_matches('/')
     }
 
-    pub(crate) fn replication(&self, defaults: &Defaults) -> Result<Replication, FieldError> {
-        let database = format!("{}{ANY_DATABASE}", self.url);
-        let body: Map<String, Value> = [("source", json!(database)), ("target", json!(database))]
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
-        // `valid_endpoint_protocols` restricts documents only.
-        let defaults =
-            Defaults { endpoint_schemes: Defaults::default().endpoint_schemes, ..defaults.clone() };
-        Replication::parse(&body, &defaults).map_err(|error| FieldError::new("url", error.problem))
-    }
-
     /// The server as a peer for requests.
-    pub(super) fn server(&self, defaults: &Defaults, client: &Client) -> Result<Peer, FieldError> {
-        Ok(self.replication(defaults)?.source_server(client))
+    pub(crate) fn peer(&self, settings: &PeerSettings, client: &Client) -> Peer {
+        let mut secrets = Scrubber::default();
+        self.server.add_secrets(&mut secrets);
+        Peer::new(Side::Source, &self.server, settings, Arc::new(secrets), client)
     }
 }
 

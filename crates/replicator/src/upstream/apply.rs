@@ -4,10 +4,10 @@ use serde_json::{Map, Value};
 use turnwise_queue::Keyspace;
 use turnwise_store::{MaybeStoreError, Store, Transaction};
 
-use super::rows::{read_mirror, read_seen, write_mirror, write_seen};
+use super::rows::{read_mirror, write_mirror};
 use crate::Seq;
 use crate::doc_processor::{Settings, refuse_mirrored, write_mirrored};
-use crate::documents::{Draft, Error, databases, names};
+use crate::documents::{DocTx, Draft, Error, databases, names};
 
 /// A document in the upstream's changes.
 #[derive(Debug, Clone)]
@@ -20,44 +20,76 @@ pub(super) struct Change {
     pub seq: Seq,
 }
 
-/// Why changes could not be written.
-#[derive(Debug)]
-pub(super) enum Stopped {
-    /// Another node follows the database now.
+/// Why a database is not followed any more.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum End {
+    #[error("the database was deleted, and so was its mirror")]
+    Gone,
+    #[error("another node follows it now")]
     Overtaken,
-    /// The mirror does not exist any more.
+    /// It is created again if the upstream's database still exists.
+    #[error("the mirror was deleted")]
     NoMirror,
-    /// The document with this number cannot be written as it is, but all others can.
-    One(usize, Error),
-    /// An error of the store.
-    Queue(turnwise_queue::Error),
+    #[error("the upstream has ended its changes properly")]
+    Closed,
+    #[error("no database here can have its name: {0}")]
+    Impossible(String),
+    #[error("{}", .0.of_server())]
+    Upstream(#[from] turnwise_outbound::Error),
+    #[error("the store: {0}")]
+    Store(#[from] turnwise_queue::Error),
 }
 
-impl From<turnwise_queue::Error> for Stopped {
-    fn from(error: turnwise_queue::Error) -> Self {
-        Stopped::Queue(error)
+impl From<turnwise_store::Error> for End {
+    fn from(error: turnwise_store::Error) -> Self {
+        End::Store(error.into())
     }
 }
 
-impl From<turnwise_store::Error> for Stopped {
-    fn from(error: turnwise_store::Error) -> Self {
-        Stopped::Queue(error.into())
+impl From<Error> for End {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Queue(error) => End::Store(error),
+            Error::NoDatabase | Error::DatabaseExists => End::NoMirror,
+            error => End::Impossible(error.to_string()),
+        }
+    }
+}
+
+impl MaybeStoreError for End {
+    fn store_error(&self) -> Option<&turnwise_store::Error> {
+        match self {
+            End::Store(error) => error.store_error(),
+            _ => None,
+        }
+    }
+}
+
+/// Why changes could not be written.
+enum Stopped {
+    /// The document with this number cannot be written as it is, but all others can.
+    One(usize, Error),
+    End(End),
+}
+
+impl<E: Into<End>> From<E> for Stopped {
+    fn from(error: E) -> Self {
+        Stopped::End(error.into())
     }
 }
 
 impl MaybeStoreError for Stopped {
     fn store_error(&self) -> Option<&turnwise_store::Error> {
         match self {
-            Stopped::Queue(error) => error.store_error(),
             Stopped::One(_, error) => error.store_error(),
-            Stopped::Overtaken | Stopped::NoMirror => None,
+            Stopped::End(end) => end.store_error(),
         }
     }
 }
 
 /// The destination of changes.
 #[derive(Clone, Copy)]
-pub(super) struct Into<'a> {
+pub(super) struct Destination<'a> {
     pub store: &'a Store,
     pub keys: &'a Keyspace,
     pub settings: &'a Settings,
@@ -68,7 +100,7 @@ pub(super) struct Into<'a> {
 }
 
 /// Writes changes, oldest first, in as many transactions as necessary.
-pub(super) async fn apply(into: Into<'_>, mut changes: &[Change]) -> Result<(), Stopped> {
+pub(super) async fn apply(into: Destination<'_>, mut changes: &[Change]) -> Result<(), End> {
     while !changes.is_empty() {
         let done = apply_some(into, changes).await?;
         changes = &changes[done..];
@@ -78,7 +110,7 @@ pub(super) async fn apply(into: Into<'_>, mut changes: &[Change]) -> Result<(), 
 
 /// Writes the first changes in one transaction, at least one of them. A document that cannot be stored is left out, and
 /// the others are written again without it, so that a document is never written partially.
-async fn apply_some(into: Into<'_>, changes: &[Change]) -> Result<usize, Stopped> {
+async fn apply_some(into: Destination<'_>, changes: &[Change]) -> Result<usize, End> {
     let mut refused: Vec<Option<String>> = vec![None; changes.len()];
     let mut most = changes.len();
     loop {
@@ -92,37 +124,41 @@ async fn apply_some(into: Into<'_>, changes: &[Change]) -> Result<usize, Stopped
         let too_much = stopped.store_error().is_some_and(turnwise_store::Error::is_too_much);
         match stopped {
             Stopped::One(n, _) if too_much && n > 0 => most = n,
-            Stopped::Queue(_) if too_much && most > 1 => most /= 2,
+            Stopped::End(_) if too_much && most > 1 => most /= 2,
             // No transaction can hold the first one; the others continue without it.
-            Stopped::Queue(error) if too_much && refused[0].is_none() => refused[0] = Some(error.to_string()),
-            Stopped::One(_, Error::NoDatabase) => return Err(Stopped::NoMirror),
-            Stopped::One(_, Error::Queue(error)) if !too_much => return Err(Stopped::Queue(error)),
+            Stopped::End(End::Store(error)) if too_much && refused[0].is_none() => {
+                refused[0] = Some(error.to_string());
+            }
+            Stopped::One(_, error @ Error::NoDatabase) => return Err(error.into()),
+            Stopped::One(_, error @ Error::Queue(_)) if !too_much => return Err(error.into()),
             Stopped::One(n, error) => refused[n] = Some(error.to_string()),
-            stopped => return Err(stopped),
+            Stopped::End(end) => return Err(end),
         }
     }
 }
 
 async fn write_some(
     tx: &Transaction,
-    into: Into<'_>,
+    into: Destination<'_>,
     changes: &[Change],
     refused: &[Option<String>],
 ) -> Result<usize, Stopped> {
-    let Into { keys, db, .. } = into;
+    let Destination { keys, db, .. } = into;
     let mut mirror = match read_mirror(tx, keys, db).await? {
         Some(mirror) if databases::find(tx, keys, db).await?.is_some() => mirror,
-        _ => return Err(Stopped::NoMirror),
+        _ => return Err(End::NoMirror.into()),
     };
     if mirror.follower != into.follower {
-        return Err(Stopped::Overtaken);
+        return Err(End::Overtaken.into());
     }
     let mut done = 0;
     for (n, change) in changes.iter().enumerate() {
         if n > 0 && !tx.has_room() {
             break;
         }
-        write_one(tx, into, change, refused[n].as_deref()).await.map_err(|error| Stopped::One(n, error))?;
+        let doc = DocTx { tx, keys, db, id: &change.id };
+        let written = write_one(doc, into, change, refused[n].as_deref()).await;
+        written.map_err(|error| Stopped::One(n, error))?;
         mirror.since = change.seq.clone();
         done += 1;
     }
@@ -132,13 +168,13 @@ async fn write_some(
 
 /// Writes a change, unless the mirror already has its revision.
 async fn write_one(
-    tx: &Transaction,
-    into: Into<'_>,
+    doc: DocTx<'_>,
+    Destination { settings, store, .. }: Destination<'_>,
     change: &Change,
     refused: Option<&str>,
 ) -> Result<(), Error> {
-    let Into { keys, settings, db, store, .. } = into;
-    let (id, now_us) = (change.id.as_str(), store.runtime().now_us());
+    let DocTx { tx, keys, db, id } = doc;
+    let now_us = store.runtime().now_us();
     if names::is_design(id) {
         return Ok(());
     }
@@ -147,32 +183,32 @@ async fn write_one(
         tracing::error!(db, %error, "a document of the upstream cannot be run, because its id is invalid here");
         return Ok(());
     }
-    if read_seen(tx, keys, db, id).await?.as_deref() == Some(&change.rev) {
+    if doc.seen().await?.as_deref() == Some(&change.rev) {
         return Ok(());
     }
     // An owed state belongs to an older revision. This comes first, because the following code may record a state for
     // the new one.
-    tx.clear(keys.mirror_owed(db, id))?;
-    let Some(doc) = &change.doc else {
+    doc.clear_owed()?;
+    let Some(stored) = &change.doc else {
         tx.clear(keys.mirror_seen(db, id))?;
         let gone = Draft { id: id.to_owned(), rev: None, deleted: true, body: Map::new() };
-        return write_mirrored(tx, keys, settings, db, &gone, now_us).await;
+        return write_mirrored(doc, settings, &gone, now_us).await;
     };
-    write_seen(tx, keys, db, id, &change.rev)?;
+    doc.write_seen(&change.rev)?;
     if let Some(reason) = refused {
         tracing::warn!(db, id, reason, "a document of the upstream cannot be run");
-        refuse_mirrored(tx, keys, db, id, doc, reason, now_us).await?;
-        if is_final(doc) {
+        refuse_mirrored(doc, stored, reason, now_us).await?;
+        if is_final(stored) {
             // The document's own state decides.
-            tx.clear(keys.mirror_owed(db, id))?;
+            doc.clear_owed()?;
         }
         return Ok(());
     }
-    let mut body = doc.clone();
+    let mut body = stored.clone();
     // Attachments have no meaning for a replication, and stay at the upstream.
     body.shift_remove("_attachments");
     let draft = Draft::parse(Some(id), body, "")?;
-    write_mirrored(tx, keys, settings, db, &Draft { rev: None, ..draft }, now_us).await
+    write_mirrored(doc, settings, &Draft { rev: None, ..draft }, now_us).await
 }
 
 fn is_final(doc: &Map<String, Value>) -> bool {

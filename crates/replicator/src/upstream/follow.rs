@@ -1,24 +1,25 @@
 //! One database of the upstream: creates its mirror, and fills it from the changes.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tokio::time::Instant;
-use turnwise_outbound::{Answer, Error, Fault, Peer};
+use tokio::time::{Instant, timeout};
+use turnwise_outbound::{Fault, Peer};
 use turnwise_queue::Keyspace;
-use turnwise_store::{MaybeStoreError, Transaction};
+use turnwise_store::Transaction;
 
-use super::apply::{Change, Into, Stopped, apply};
+use super::apply::{Change, Destination, End, apply};
 use super::rows::{Mirror, read_mirror, write_mirror};
 use super::server::{self, DOCUMENT_BYTES};
 use super::service::Upstream;
 use crate::Seq;
 use crate::doc_processor::{delete_database, finish_deletion};
 use crate::documents::{self, databases, names};
-use crate::events::Event;
 use crate::json_stream::{Shape, Splitter};
+use crate::waits::SHORTEST_FEED;
 
 /// The most changes that are written together.
 const BATCH: usize = 50;
@@ -28,75 +29,6 @@ const BATCH_BYTES: usize = 4 << 20;
 const LINGER: Duration = Duration::from_millis(10);
 /// The pause before a missing database is requested again.
 const ASKED_AGAIN: Duration = Duration::from_secs(1);
-/// The shortest interval between two openings of a feed that ends immediately each time.
-const SHORTEST_FEED: Duration = Duration::from_secs(1);
-
-/// Why a database is not followed any more.
-#[derive(Debug)]
-pub(super) enum End {
-    /// The database was deleted, and so was its mirror.
-    Gone,
-    /// Another node follows it now.
-    Overtaken,
-    /// The mirror was deleted; it is created again if the upstream's database still exists.
-    NoMirror,
-    /// The upstream has ended its changes properly.
-    Closed,
-    /// No database here can have its name.
-    Impossible(String),
-    /// A request to the upstream failed.
-    Upstream(Error),
-    /// An error of the store.
-    Store(turnwise_queue::Error),
-}
-
-impl From<Error> for End {
-    fn from(error: Error) -> Self {
-        End::Upstream(error)
-    }
-}
-
-impl From<turnwise_queue::Error> for End {
-    fn from(error: turnwise_queue::Error) -> Self {
-        End::Store(error)
-    }
-}
-
-impl From<turnwise_store::Error> for End {
-    fn from(error: turnwise_store::Error) -> Self {
-        End::Store(error.into())
-    }
-}
-
-impl From<documents::Error> for End {
-    fn from(error: documents::Error) -> Self {
-        match error {
-            documents::Error::Queue(error) => End::Store(error),
-            documents::Error::NoDatabase | documents::Error::DatabaseExists => End::NoMirror,
-            error => End::Impossible(error.to_string()),
-        }
-    }
-}
-
-impl From<Stopped> for End {
-    fn from(stopped: Stopped) -> Self {
-        match stopped {
-            Stopped::Overtaken => End::Overtaken,
-            Stopped::NoMirror => End::NoMirror,
-            Stopped::Queue(error) => End::Store(error),
-            Stopped::One(_, error) => error.into(),
-        }
-    }
-}
-
-impl MaybeStoreError for End {
-    fn store_error(&self) -> Option<&turnwise_store::Error> {
-        match self {
-            End::Store(error) => error.store_error(),
-            _ => None,
-        }
-    }
-}
 
 /// Follows one database.
 #[derive(Clone)]
@@ -114,20 +46,16 @@ pub(super) struct Follower {
 impl Follower {
     /// Follows the database until an error or an end stops it.
     pub async fn run(&self) -> End {
-        match self.open().await {
-            Err(end) => end,
-            Ok(since) => {
-                self.upstream.events.send(Event::Followed(self.db.as_str().into()));
-                let ended = tokio::select! {
-                    ended = self.read(since) => ended,
-                    ended = self.write_back() => ended,
-                };
-                match ended {
-                    Err(end) => end,
-                    Ok(never) => match never {},
-                }
-            }
-        }
+        let since = match self.open().await {
+            Ok(since) => since,
+            Err(end) => return end,
+        };
+        let ended = tokio::select! {
+            ended = self.read(since) => ended,
+            ended = self.write_back() => ended,
+        };
+        let Err(end) = ended;
+        end
     }
 
     /// Creates the mirror if it does not exist or belongs to another database, and becomes its follower.
@@ -220,7 +148,7 @@ impl Follower {
     }
 
     /// Reads the changes until the upstream ends them.
-    async fn read(&self, mut since: Seq) -> Result<std::convert::Infallible, End> {
+    async fn read(&self, mut since: Seq) -> Result<Infallible, End> {
         loop {
             let opened = Instant::now();
             match self.read_feed(&mut since).await {
@@ -246,15 +174,13 @@ impl Follower {
         let mut splitter = Splitter::new(Shape::Lines, DOCUMENT_BYTES);
         let (mut batch, mut bytes) = (Vec::new(), 0);
         loop {
-            let piece = match next_piece(&mut answer, !batch.is_empty()).await? {
-                Next::Piece(piece) => piece,
-                Next::Quiet => {
-                    self.apply(&mut batch, since).await?;
-                    bytes = 0;
-                    continue;
-                }
-                Next::End => break,
+            let wait = if batch.is_empty() { Duration::MAX } else { LINGER };
+            let Ok(piece) = timeout(wait, answer.chunk()).await else {
+                self.apply(&mut batch, since).await?;
+                bytes = 0;
+                continue;
             };
+            let Some(piece) = piece? else { break };
             let parsed = splitter.push(&piece, |text| -> Result<(), String> {
                 let change = parse(text)?;
                 bytes += text.len();
@@ -278,34 +204,12 @@ impl Follower {
         let seq = last.seq.clone();
         let Upstream { store, keys, settings, .. } = &self.upstream;
         let settings = &settings.get();
-        apply(Into { store, keys, settings, db: &self.db, follower: self.number }, batch).await?;
+        let into = Destination { store, keys, settings, db: &self.db, follower: self.number };
+        apply(into, batch).await?;
         *since = seq;
-        for change in batch.drain(..) {
-            let (db, doc) = (self.db.as_str().into(), change.id.as_str().into());
-            self.upstream.events.send(Event::Mirrored { db, doc });
-        }
+        batch.clear();
         Ok(())
     }
-}
-
-enum Next {
-    Piece(bytes::Bytes),
-    /// Nothing has arrived for a moment.
-    Quiet,
-    End,
-}
-
-async fn next_piece(answer: &mut Answer, rows_wait: bool) -> Result<Next, Error> {
-    let piece = if rows_wait {
-        tokio::select! {
-            biased;
-            piece = answer.chunk() => piece,
-            () = tokio::time::sleep(LINGER) => return Ok(Next::Quiet),
-        }
-    } else {
-        answer.chunk().await
-    };
-    Ok(piece?.map_or(Next::End, Next::Piece))
 }
 
 /// A row of the feed; `None` at its end.

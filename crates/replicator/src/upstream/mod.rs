@@ -29,6 +29,5 @@ mod service;
 mod write_back;
 
 pub use address::Address;
-pub(crate) use rows::owe;
 pub use rows::{Mirror, Owed};
 pub use service::{Condition, Upstream};

@@ -1,11 +1,11 @@
 //! The rows of a mirror: see the keyspace's `("mirror", …)`.
 
 use serde::{Deserialize, Serialize};
-use turnwise_queue::Keyspace;
-use turnwise_store::{Isolation, RangeRead, Transaction};
+use turnwise_queue::{Keyspace, Result};
+use turnwise_store::{KeyValue, Transaction};
 
 use crate::Seq;
-use crate::documents::{names, rows};
+use crate::documents::{DocTx, corrupt, names, rows};
 
 /// A database that mirrors a database of the upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,65 +27,40 @@ pub struct Owed {
     pub attempts: u32,
 }
 
-pub(super) async fn read_mirror(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-) -> turnwise_queue::Result<Option<Mirror>> {
+pub(super) async fn read_mirror(tx: &Transaction, keys: &Keyspace, db: &str) -> Result<Option<Mirror>> {
     rows::read(tx, &keys.mirror(db), "mirror row").await
 }
 
-pub(super) fn write_mirror(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    mirror: &Mirror,
-) -> turnwise_queue::Result<()> {
+pub(super) fn write_mirror(tx: &Transaction, keys: &Keyspace, db: &str, mirror: &Mirror) -> Result<()> {
     Ok(tx.set(keys.mirror(db), rows::encode(mirror))?)
 }
 
-/// The upstream's revision that the document of a mirror has.
-pub(super) async fn read_seen(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
-) -> turnwise_queue::Result<Option<String>> {
-    rows::read(tx, &keys.mirror_seen(db, id), "mirrored revision").await
-}
-
-pub(super) fn write_seen(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
-    rev: &str,
-) -> turnwise_queue::Result<()> {
-    Ok(tx.set(keys.mirror_seen(db, id), rows::encode(&rev))?)
-}
-
-/// Records that a document's state must be written back, if its database is a mirror.
-pub(crate) fn owe(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
-    now_us: i64,
-) -> turnwise_queue::Result<()> {
-    match names::is_mirror(db) {
-        true => write_owed(tx, keys, db, id, &Owed { due_us: now_us, attempts: 0 }),
-        false => Ok(()),
+impl DocTx<'_> {
+    /// The upstream's revision that the document of a mirror has.
+    pub(super) async fn seen(self) -> Result<Option<String>> {
+        rows::read(self.tx, &self.keys.mirror_seen(self.db, self.id), "mirrored revision").await
     }
-}
 
-pub(super) fn write_owed(
-    tx: &Transaction,
-    keys: &Keyspace,
-    db: &str,
-    id: &str,
-    owed: &Owed,
-) -> turnwise_queue::Result<()> {
-    Ok(tx.set(keys.mirror_owed(db, id), rows::encode(owed))?)
+    pub(super) fn write_seen(self, rev: &str) -> Result<()> {
+        Ok(self.tx.set(self.keys.mirror_seen(self.db, self.id), rows::encode(&rev))?)
+    }
+
+    /// Records that the document's state must be written back, if its database is a mirror.
+    pub(crate) fn owe(self, now_us: i64) -> Result<()> {
+        match names::is_mirror(self.db) {
+            true => self.write_owed(&Owed { due_us: now_us, attempts: 0 }),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn write_owed(self, owed: &Owed) -> Result<()> {
+        Ok(self.tx.set(self.keys.mirror_owed(self.db, self.id), rows::encode(owed))?)
+    }
+
+    /// No state must be written back.
+    pub(super) fn clear_owed(self) -> Result<()> {
+        Ok(self.tx.clear(self.keys.mirror_owed(self.db, self.id))?)
+    }
 }
 
 /// The first owed states, by document id. Adds no read conflict.
@@ -94,12 +69,10 @@ pub(super) async fn list_owed(
     keys: &Keyspace,
     db: &str,
     limit: usize,
-) -> turnwise_queue::Result<Vec<(String, Owed)>> {
-    let (begin, end) = keys.mirror_all_owed(db);
-    let found = tx.range_with(RangeRead { begin, end, limit, reverse: false }, Isolation::Snapshot).await?;
-    let owed = |(key, value): &(bytes::Bytes, bytes::Bytes)| {
+) -> Result<Vec<(String, Owed)>> {
+    let owed = |(key, value): &KeyValue| {
         let id = keys.parse_mirror_owed(key)?;
         Ok((id, rows::decode("owed row", value)?))
     };
-    found.iter().map(owed).collect()
+    rows::page(tx, keys.mirror_all_owed(db), limit).await?.iter().map(owed).collect()
 }

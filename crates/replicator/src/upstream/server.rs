@@ -1,6 +1,7 @@
 //! The requests to the upstream, except the reading of changes.
 
-use http::Method;
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use turnwise_outbound::{Error, Fault, Peer, Request};
@@ -8,14 +9,13 @@ use turnwise_outbound::{Error, Fault, Peer, Request};
 use crate::database::Info;
 use crate::documents::names;
 use crate::json_stream::{Shape, Splitter};
-use crate::query::{Query, encode};
+use crate::query::{Query, encode, heartbeat_ms};
+use crate::remote::Remote;
 
-/// Names per request.
-const PAGE: usize = 1_000;
 /// The most databases of an upstream that are listed.
 const MAX_DATABASES: usize = 1_000_000;
-/// The largest response with names: a server without pagination returns all of them.
-const NAMES_BYTES: usize = 64 << 20;
+/// The largest response to a write-back.
+const WRITTEN_BYTES: usize = 64 << 20;
 /// The largest response with a few values.
 const INFO_BYTES: usize = 1 << 20;
 /// The largest document, in bytes. CouchDB's own default is 8 MB.
@@ -26,51 +26,38 @@ const DOCUMENTS_BYTES: usize = 32 << 20;
 /// The upstream's description of itself.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Welcome {
-    #[serde(default)]
     pub uuid: Option<String>,
-    #[serde(default)]
     pub version: Option<String>,
 }
 
-async fn get<T: serde::de::DeserializeOwned>(server: &Peer, path: &str, limit: usize) -> Result<T, Error> {
-    server.send(&Request::get(path).uncounted()).await?.json(limit).await
+async fn get<T: serde::de::DeserializeOwned>(server: &Peer, path: &str) -> Result<T, Error> {
+    server.send(&Request::get(path).uncounted()).await?.json(INFO_BYTES).await
 }
 
 pub(super) async fn welcome(server: &Peer) -> Result<Welcome, Error> {
-    get(server, "", INFO_BYTES).await
+    get(server, "").await
 }
 
 /// Whether the login is an administrator's. For other users, CouchDB removes the passwords from documents.
 pub(super) async fn is_admin(server: &Peer) -> Result<bool, Error> {
-    let session: Value = get(server, "_session", INFO_BYTES).await?;
+    let session: Value = get(server, "_session").await?;
     let roles = session["userCtx"]["roles"].as_array();
     Ok(roles.is_some_and(|roles| roles.iter().any(|role| role == "_admin")))
 }
 
-/// The names of all replicator databases, sorted.
-pub(super) async fn replicator_databases(server: &Peer) -> Result<Vec<String>, Error> {
-    let mut found: Vec<String> = Vec::new();
-    let (mut after, mut seen): (Option<String>, usize) = (None, 0);
+/// The names of all replicator databases.
+pub(super) async fn replicator_databases(server: &Peer) -> Result<BTreeSet<String>, Error> {
+    let remote = Remote(server.clone());
+    let (mut found, mut seen, mut from) = (BTreeSet::new(), 0, None);
     loop {
-        let mut query = Query::default();
-        query.add("limit", &PAGE.to_string());
-        if let Some(after) = &after {
-            // The start key comes again: a server that supports `skip` may not support `startkey`, and the other way round.
-            query.add("startkey", &json!(after).to_string());
-        }
-        let names: Vec<String> = get(server, &query.on("_all_dbs"), NAMES_BYTES).await?;
-        found.extend(names.iter().filter(|name| names::is_replicator(name)).cloned());
+        let (names, next) = remote.databases(from).await?;
         seen += names.len();
-        let last = names.iter().max().cloned();
-        // A server without pagination has returned everything.
-        if names.len() != PAGE || last <= after || seen > MAX_DATABASES {
-            break;
+        found.extend(names.into_iter().filter(|name| names::is_replicator(name)));
+        if next.is_none() || seen > MAX_DATABASES {
+            return Ok(found);
         }
-        after = last;
+        from = next;
     }
-    found.sort_unstable();
-    found.dedup();
-    Ok(found)
 }
 
 /// Distinguishes a database from another one of its name by the time of its creation, in seconds. CouchDB 3.3 and later
@@ -78,7 +65,7 @@ pub(super) async fn replicator_databases(server: &Peer) -> Result<Vec<String>, E
 /// report it. Older servers return 0, or when they last opened the database, in another unit, and each node of a
 /// cluster may have another uuid.
 pub(super) async fn incarnation(server: &Peer, name: &str) -> Result<Option<String>, Error> {
-    let info: Info = match get(server, &encode(name), INFO_BYTES).await {
+    let info: Info = match get(server, &encode(name)).await {
         Err(error) if error.status() == Some(404) => return Ok(None),
         info => info?,
     };
@@ -132,11 +119,8 @@ pub(super) async fn documents(
 pub(super) struct BulkDocsRow {
     #[serde(default)]
     pub id: String,
-    #[serde(default)]
     pub rev: Option<String>,
-    #[serde(default)]
     pub error: Option<String>,
-    #[serde(default)]
     pub reason: Option<Value>,
 }
 
@@ -148,28 +132,17 @@ pub(super) async fn write(
 ) -> Result<Vec<BulkDocsRow>, Error> {
     let path = format!("{}/_bulk_docs", encode(name));
     let answer = server.send(&Request::post(path, json!({ "docs": docs }).to_string())).await?;
-    answer.json(NAMES_BYTES).await
+    answer.json(WRITTEN_BYTES).await
 }
 
 /// A request for a database's endless changes from `since` on.
 pub(super) fn changes(server: &Peer, name: &str, since: &str) -> Request {
-    let mut query = Query::default();
-    query.add("feed", "continuous");
-    query.add("include_docs", "true");
-    query.add("heartbeat", &heartbeat_ms(server));
-    query.add("since", since);
-    Request::new(Method::GET, query.on(&format!("{}/_changes", encode(name)))).uncounted().feed()
-}
-
-/// A request for the endless changes of databases from now on.
-pub(super) fn database_updates(server: &Peer) -> Request {
-    let mut query = Query::default();
-    query.add("feed", "continuous");
-    query.add("heartbeat", &heartbeat_ms(server));
-    query.add("since", "now");
-    Request::new(Method::GET, query.on("_db_updates")).uncounted().feed()
-}
-
-fn heartbeat_ms(server: &Peer) -> String {
-    (server.timeout() / 3).as_millis().max(1).to_string()
+    let heartbeat = heartbeat_ms(server.timeout());
+    let query = Query::of([
+        ("feed", "continuous"),
+        ("include_docs", "true"),
+        ("heartbeat", &heartbeat),
+        ("since", since),
+    ]);
+    Request::get(query.on(&format!("{}/_changes", encode(name)))).uncounted().feed()
 }

@@ -1,32 +1,28 @@
 //! The service: determines which of the upstream's databases this node follows, and handles an upstream that does not respond.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use serde::Deserialize;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use turnwise_outbound::{Client, Error, Peer};
+use turnwise_outbound::{Client, Error, Peer, PeerSettings};
 use turnwise_queue::Keyspace;
 use turnwise_store::Store;
 use turnwise_worker::Live;
 
-use super::follow::{End, Follower};
+use super::apply::End;
+use super::follow::Follower;
 use super::{Address, server};
-use crate::Defaults;
 use crate::doc_processor::Settings;
-use crate::documents::{self, databases, names};
-use crate::events::{Event, Events};
-use crate::json_stream::{Shape, Splitter};
+use crate::documents::{databases, names};
 use crate::ownership::Ownership;
+use crate::remote::Updates;
+use crate::waits::{LONGEST_PAUSE, pause_after, sleep_about, until_stopped};
 
-/// The first pause before the next request to an upstream that did not respond; it doubles each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// The longest of these pauses.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The time between two scans of all databases while their updates are followed.
 const SCAN_INTERVAL: Duration = Duration::from_secs(300);
 /// The time between two scans of all databases if their updates cannot be followed.
@@ -37,8 +33,6 @@ const UPDATES_PAUSE: Duration = Duration::from_secs(300);
 const SHORTEST_SCAN: Duration = Duration::from_secs(1);
 /// The most databases that one node follows; each has a connection.
 const MAX_FOLLOWED: usize = 1_000;
-/// The largest row of the updates, which are short.
-const UPDATE_BYTES: usize = 64 << 10;
 /// The most mirrors that a message names.
 const SHOWN_MIRRORS: usize = 10;
 /// Mirrors that one transaction lists.
@@ -70,37 +64,16 @@ pub struct Upstream {
     pub address: Address,
     /// The databases that this node owns.
     pub ownership: Ownership,
-    /// The bus for events.
-    pub events: Events,
     /// The condition of the upstream.
     pub condition: Live<Condition>,
 }
 
-/// An error that ends all following immediately.
-enum Lost {
-    Upstream(Error),
-    Store(turnwise_queue::Error),
-}
-
-impl From<Error> for Lost {
-    fn from(error: Error) -> Self {
-        Lost::Upstream(error)
-    }
-}
-
-impl From<turnwise_queue::Error> for Lost {
-    fn from(error: turnwise_queue::Error) -> Self {
-        Lost::Store(error)
-    }
-}
-
-impl std::fmt::Display for Lost {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Lost::Upstream(error) => f.write_str(&error.of_server()),
-            Lost::Store(error) => write!(f, "the store: {error}"),
-        }
-    }
+/// What decides when all databases are scanned.
+struct Scans {
+    /// Notified when a database may have been created or deleted.
+    wanted: Notify,
+    /// Whether the updates are followed.
+    following: watch::Sender<bool>,
 }
 
 /// A database that this node follows, or will follow again after a pause.
@@ -125,10 +98,10 @@ impl Upstream {
     /// The reason why it is not available now, without secrets.
     pub async fn uuid(
         address: &Address,
-        defaults: &Defaults,
+        settings: &PeerSettings,
         client: &Client,
     ) -> Result<Option<String>, String> {
-        let server = address.server(defaults, client).map_err(|error| error.to_string())?;
+        let server = address.peer(settings, client);
         server::welcome(&server).await.map(|welcome| welcome.uuid).map_err(|error| error.of_server())
     }
 
@@ -137,64 +110,42 @@ impl Upstream {
     /// # Errors
     /// Errors of the store.
     pub async fn mirrors(store: &Store, keys: &Keyspace) -> turnwise_queue::Result<Vec<String>> {
-        let page = store
-            .transact(|tx| async move {
-                databases::list(&tx, keys, Some(names::MIRROR_PREFIX), SHOWN_MIRRORS).await
-            })
-            .await;
-        let page = page.map_err(|error| match error {
-            documents::Error::Queue(error) => error,
-            error => documents::corrupt("database list", error),
-        })?;
-        Ok(page.into_iter().map(|(db, _)| db).filter(|db| names::is_mirror(db)).collect())
+        let page = store.transact(|tx| async move {
+            databases::list(&tx, keys, Some(names::MIRROR_PREFIX), SHOWN_MIRRORS).await
+        });
+        Ok(page.await?.into_iter().map(|(db, _)| db).filter(|db| names::is_mirror(db)).collect())
     }
 
     /// Follows the databases that this node owns, until `stop` is cancelled.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
-        // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = self.keep_following() => {}
-            }
-        })
+        until_stopped(stop, async move { self.keep_following().await })
     }
 
     async fn keep_following(&self) {
-        let mut pause = FIRST_PAUSE;
+        let mut failures = 0;
         loop {
             let began = Instant::now();
-            let lost = match self.follow_all().await {
-                Ok(never) => match never {},
-                Err(lost) => lost,
-            };
+            let Err(end) = self.follow_all().await;
             if began.elapsed() > LONGEST_PAUSE {
-                pause = FIRST_PAUSE;
+                failures = 0;
             }
-            if let Lost::Upstream(_) = &lost
-                && self.condition.set(Condition::Silent(lost.to_string()))
-            {
-                self.events.send(Event::UpstreamAnswers(false));
+            let pause = pause_after(failures);
+            failures += 1;
+            if let End::Upstream(error) = &end {
+                self.condition.set(Condition::Silent(error.of_server()));
             }
-            tracing::warn!(upstream = %self.address, error = %lost, "cannot follow the upstream; retrying in {pause:?}");
+            tracing::warn!(upstream = %self.address, error = %end, "cannot follow the upstream; retrying in {pause:?}");
             self.sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
-    /// Sleeps for about this long, so that nodes that lost the same server do not all return at the same time.
     async fn sleep(&self, about: Duration) {
-        let runtime = self.store.runtime();
-        let part = runtime.random() % 1_000;
-        runtime.sleep(about.mul_f64(0.75 + part as f64 / 2_000.0)).await;
+        sleep_about(&**self.store.runtime(), about).await;
     }
 
-    async fn follow_all(&self) -> Result<std::convert::Infallible, Lost> {
+    async fn follow_all(&self) -> Result<Infallible, End> {
         let settings = self.settings.get();
-        let server = self
-            .address
-            .server(&settings.defaults, &self.client)
-            .map_err(|error| Lost::Upstream(Error::Local(error.to_string())))?;
+        let server = self.address.peer(&settings.defaults.peers, &self.client);
         let welcome = server::welcome(&server).await?;
         let version = welcome.version.unwrap_or_default();
         let uuid = welcome.uuid.unwrap_or_default();
@@ -212,29 +163,21 @@ impl Upstream {
                  replication documents from it, and replications that need them fail"
             );
         }
-        if self.condition.set(Condition::Answers) {
-            self.events.send(Event::UpstreamAnswers(true));
-        }
-        let look = Notify::new();
-        let (following, updates) = watch::channel(false);
+        self.condition.set(Condition::Answers);
+        let scans = Scans { wanted: Notify::new(), following: watch::Sender::new(false) };
         tokio::select! {
-            lost = self.follow_updates(&server, &look, &following) => lost,
-            lost = self.keep_looking(&server, &look, updates) => lost,
+            lost = self.follow_updates(&server, &scans) => lost,
+            lost = self.keep_looking(&server, &scans) => lost,
         }
     }
 
     /// Requests a scan of all databases whenever one may have been created or deleted.
-    async fn follow_updates(
-        &self,
-        server: &Peer,
-        look: &Notify,
-        following: &watch::Sender<bool>,
-    ) -> Result<std::convert::Infallible, Lost> {
+    async fn follow_updates(&self, server: &Peer, scans: &Scans) -> Result<Infallible, End> {
         loop {
-            match self.read_updates(server, look, following).await {
+            match self.read_updates(server, scans).await {
                 Ok(()) => self.sleep(SHORTEST_SCAN).await,
                 Err(error) => {
-                    following.send_replace(false);
+                    scans.following.send_replace(false);
                     // If the server itself does not respond, this ends everything.
                     server::welcome(server).await?;
                     let error = error.of_server();
@@ -246,46 +189,32 @@ impl Upstream {
                 }
             }
             // Databases may have changed in between.
-            look.notify_one();
+            scans.wanted.notify_one();
         }
     }
 
-    async fn read_updates(
-        &self,
-        server: &Peer,
-        look: &Notify,
-        following: &watch::Sender<bool>,
-    ) -> Result<(), Error> {
-        #[derive(Deserialize)]
-        struct Update {
-            db_name: Option<String>,
-        }
-        let mut answer = server.send(&server::database_updates(server)).await?;
-        following.send_replace(true);
-        look.notify_one();
-        let mut splitter = Splitter::new(Shape::Lines, UPDATE_BYTES);
-        while let Some(piece) = answer.chunk().await? {
+    async fn read_updates(&self, server: &Peer, scans: &Scans) -> Result<(), Error> {
+        let mut updates = Updates::open(server, "now").await?;
+        scans.following.send_replace(true);
+        scans.wanted.notify_one();
+        loop {
             let mut interesting = false;
-            let parsed = splitter.push(&piece, |text| -> Result<(), String> {
-                let update: Update = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-                interesting |= update.db_name.is_some_and(|name| names::is_replicator(&name));
+            let goes_on = updates.next(|update| {
+                interesting |= update.database.is_some_and(|name| names::is_replicator(&name));
                 Ok(())
             });
-            parsed.map_err(|cause| answer.malformed(cause))?;
+            if !goes_on.await? {
+                return Ok(());
+            }
             if interesting {
-                look.notify_one();
+                scans.wanted.notify_one();
             }
         }
-        Ok(())
     }
 
     /// Follows all existing databases that this node owns.
-    async fn keep_looking(
-        &self,
-        server: &Peer,
-        look: &Notify,
-        mut updates: watch::Receiver<bool>,
-    ) -> Result<std::convert::Infallible, Lost> {
+    async fn keep_looking(&self, server: &Peer, scans: &Scans) -> Result<Infallible, End> {
+        let mut updates = scans.following.subscribe();
         let mut owners = self.ownership.changes();
         let mut followed: BTreeMap<String, Followed> = BTreeMap::new();
         let mut tasks: JoinSet<(String, End)> = JoinSet::new();
@@ -293,11 +222,7 @@ impl Upstream {
             owners.borrow_and_update();
             let looked = Instant::now();
             let names = self.databases(server).await?;
-            for (name, _) in
-                followed.extract_if(.., |name, _| !self.ownership.is_mine(name) || !names.contains(name))
-            {
-                self.events.send(Event::Left(local_name(&name).as_str().into()));
-            }
+            followed.retain(|name, _| self.ownership.is_mine(name) && names.contains(name));
             for name in names.iter().filter(|name| self.ownership.is_mine(name)) {
                 if followed.contains_key(name) {
                     continue;
@@ -314,7 +239,7 @@ impl Upstream {
             let mut again = std::pin::pin!(self.sleep(interval));
             loop {
                 tokio::select! {
-                    () = look.notified() => break,
+                    () = scans.wanted.notified() => break,
                     Ok(()) = owners.changed() => break,
                     Ok(()) = updates.changed() => break,
                     () = &mut again => break,
@@ -331,7 +256,6 @@ impl Upstream {
                             break;
                         };
                         let failures = if entry.began.elapsed() > LONGEST_PAUSE { 0 } else { entry.failures };
-                        self.events.send(Event::Left(local_name(&name).as_str().into()));
                         if self.may_go_on(server, &name, end).await? {
                             let next = self.start(&mut tasks, server, &name, failures + 1);
                             followed.insert(name, next);
@@ -345,18 +269,15 @@ impl Upstream {
     }
 
     /// The databases that this node may have to follow: the upstream's, and those with a mirror, which may have been deleted.
-    async fn databases(&self, server: &Peer) -> Result<BTreeSet<String>, Lost> {
-        let mut names: BTreeSet<String> = server::replicator_databases(server).await?.into_iter().collect();
+    async fn databases(&self, server: &Peer) -> Result<BTreeSet<String>, End> {
+        let mut names = server::replicator_databases(server).await?;
         let (store, keys) = (&self.store, &self.keys);
         // Sorts before all mirrors.
         let mut after = names::MIRROR_PREFIX.to_owned();
         loop {
             let from = after.as_str();
             let page = store.transact(|tx| async move { databases::list(&tx, keys, Some(from), PAGE).await });
-            let page = page.await.map_err(|error| match error {
-                documents::Error::Queue(error) => Lost::Store(error),
-                error => Lost::Store(documents::corrupt("database list", error)),
-            })?;
+            let page = page.await?;
             let mirrors = page.iter().map_while(|(db, _)| db.strip_prefix(names::MIRROR_PREFIX));
             names.extend(mirrors.map(str::to_owned));
             match page.last() {
@@ -385,7 +306,7 @@ impl Upstream {
         };
         let pause = match failures {
             0 => Duration::ZERO,
-            n => FIRST_PAUSE.saturating_mul(1 << (n - 1).min(10)).min(LONGEST_PAUSE),
+            n => pause_after(n - 1),
         };
         let began = Instant::now() + pause;
         let task = tasks.spawn(async move {
@@ -399,7 +320,7 @@ impl Upstream {
     }
 
     /// Whether to follow a database again soon, after this end.
-    async fn may_go_on(&self, server: &Peer, name: &str, end: End) -> Result<bool, Lost> {
+    async fn may_go_on(&self, server: &Peer, name: &str, end: End) -> Result<bool, End> {
         match end {
             End::Gone => {
                 tracing::info!(

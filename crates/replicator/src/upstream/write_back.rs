@@ -13,12 +13,13 @@ use serde_json::{Map, Value};
 use turnwise_outbound::Error;
 use turnwise_store::Watch;
 
-use super::follow::{End, Follower};
-use super::rows::{Owed, list_owed, read_seen, write_owed, write_seen};
+use super::apply::End;
+use super::follow::Follower;
+use super::rows::{Owed, list_owed};
 use super::server::{self, BulkDocsRow};
 use super::service::Upstream;
-use crate::documents::{read, write::REPLICATION};
-use crate::events::Event;
+use crate::documents::{DocTx, write::REPLICATION};
+use crate::waits::or_never;
 
 /// States per request.
 const BATCH: usize = 50;
@@ -58,15 +59,9 @@ impl Follower {
                 self.write_states(due).await?;
                 continue;
             }
-            let later = async {
-                match next_us {
-                    Some(next_us) => runtime.sleep_until(next_us).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 () = wake => {}
-                () = later => {}
+                () = or_never(next_us.map(|next_us| runtime.sleep_until(next_us))) => {}
             }
         }
     }
@@ -90,15 +85,15 @@ impl Follower {
                         next_us = Some(now_us);
                         break;
                     }
-                    let (rev, mut state) =
-                        (read_seen(&tx, keys, db, &id).await?, read::body(&tx, keys, db, &id).await?);
+                    let doc = DocTx { tx: &tx, keys, db, id: &id };
+                    let (rev, mut state) = (doc.seen().await?, doc.body().await?);
                     state.retain(|name, _| REPLICATION.contains(&name.as_str()));
                     match rev {
                         Some(rev) if state.contains_key("_replication_state") => {
                             due.insert(id, Due { owed, rev, state });
                         }
                         // It runs again, or was deleted: no state is owed.
-                        _ => tx.clear(keys.mirror_owed(db, &id))?,
+                        _ => doc.clear_owed()?,
                     }
                 }
                 Ok::<_, turnwise_queue::Error>((due, next_us, sequence))
@@ -149,29 +144,19 @@ impl Follower {
 
     /// Writes documents together, or one by one if the server rejects all of them because of one.
     async fn write(&self, drafts: &[Map<String, Value>]) -> Result<Vec<BulkDocsRow>, End> {
-        let refusal = match drafts {
-            [] => return Ok(Vec::new()),
-            drafts => match server::write(&self.server, &self.name, drafts).await {
-                Ok(outcomes) => return Ok(outcomes),
-                Err(error) if is_refusal(&error) => error,
-                Err(error) => return Err(error.into()),
-            },
-        };
-        let refused = |draft: &Map<String, Value>, error: &Error| BulkDocsRow {
-            id: draft.get("_id").and_then(Value::as_str).unwrap_or_default().to_owned(),
-            rev: None,
-            error: Some("refused".to_owned()),
-            reason: Some(Value::String(error.of_server())),
-        };
-        if let [draft] = drafts {
-            return Ok(vec![refused(draft, &refusal)]);
-        }
         let mut outcomes = Vec::with_capacity(drafts.len());
-        for draft in drafts {
-            match server::write(&self.server, &self.name, std::slice::from_ref(draft)).await {
-                Ok(written) => outcomes.extend(written),
-                Err(error) if is_refusal(&error) => outcomes.push(refused(draft, &error)),
-                Err(error) => return Err(error.into()),
+        let mut parts: Vec<_> = drafts.chunks(BATCH).collect();
+        while let Some(part) = parts.pop() {
+            match (server::write(&self.server, &self.name, part).await, part) {
+                (Ok(written), _) => outcomes.extend(written),
+                (Err(error), _) if !is_refusal(&error) => return Err(error.into()),
+                (Err(error), [draft]) => outcomes.push(BulkDocsRow {
+                    id: draft.get("_id").and_then(Value::as_str).unwrap_or_default().to_owned(),
+                    rev: None,
+                    error: Some("refused".to_owned()),
+                    reason: Some(Value::String(error.of_server())),
+                }),
+                (Err(_), part) => parts.extend(part.chunks(1)),
             }
         }
         Ok(outcomes)
@@ -183,20 +168,21 @@ impl Follower {
         due: &HashMap<String, Due>,
         results: &HashMap<&str, WriteResult>,
     ) -> Result<(), End> {
-        let Upstream { store, keys, events, .. } = &self.upstream;
+        let Upstream { store, keys, .. } = &self.upstream;
         let (db, now_us) = (&self.db, store.runtime().now_us());
         store
             .transact(|tx| async move {
                 for (id, became) in results {
                     let Some(Due { owed, rev, .. }) = due.get(*id) else { continue };
-                    if read_seen(&tx, keys, db, id).await?.as_deref() != Some(rev) {
+                    let doc = DocTx { tx: &tx, keys, db, id };
+                    if doc.seen().await?.as_deref() != Some(rev) {
                         // The mirror has the document's next revision, and has dropped the owed state of this one.
                         continue;
                     }
                     match became {
                         WriteResult::Written(now) => {
-                            write_seen(&tx, keys, db, id, now)?;
-                            tx.clear(keys.mirror_owed(db, id))?;
+                            doc.write_seen(now)?;
+                            doc.clear_owed()?;
                         }
                         WriteResult::Changed | WriteResult::Refused(_) => {
                             let attempts = owed.attempts.saturating_add(1);
@@ -204,7 +190,7 @@ impl Follower {
                                 FIRST_PAUSE.saturating_mul(1 << (attempts - 1).min(20)).min(LONGEST_PAUSE);
                             let pause_us = i64::try_from(pause.as_micros()).unwrap_or(i64::MAX);
                             let due_us = now_us.saturating_add(pause_us);
-                            write_owed(&tx, keys, db, id, &Owed { due_us, attempts })?;
+                            doc.write_owed(&Owed { due_us, attempts })?;
                         }
                     }
                 }
@@ -213,9 +199,7 @@ impl Follower {
             .await?;
         for (id, became) in results {
             match became {
-                WriteResult::Written(_) => {
-                    events.send(Event::WrittenBack { db: db.as_str().into(), doc: (*id).into() });
-                }
+                WriteResult::Written(_) => {}
                 WriteResult::Changed => {
                     tracing::debug!(db, id, "the upstream's document has a newer revision, which decides")
                 }

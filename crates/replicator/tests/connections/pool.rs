@@ -148,7 +148,7 @@ async fn an_answer_that_takes_too_long_is_given_up() {
     let server = Server::with(Manner { pause: Some(Duration::from_millis(20)), ..Manner::default() }).await;
     let client = Client::new().unwrap();
     let mut job = super::job(&server.url("http"), json!({}));
-    job.request_timeout = Some(Duration::from_millis(300));
+    job.settings.peers.request_timeout = Some(Duration::from_millis(300));
     let error = turnwise_replicator::filter_code(&job, &client).await.unwrap_err().to_string();
     assert!(error.contains("no end of the answer after 300 ms"), "{error}");
     server.wait(|count| count.open == 0).await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use turnwise_config::Config;
 use turnwise_indexer::jobs::{Handler, Indexing, JOB_TYPE, Service};
 use turnwise_policy::backoff::OnLost;
+use turnwise_replicator::ParkedJobs;
 use turnwise_replicator::ownership::Ownership;
 use turnwise_worker::{QueueRules, Tunables};
 
@@ -13,10 +14,8 @@ use crate::services::Services;
 use crate::start::StartError;
 
 /// The servers whose indexes are built.
-pub(crate) fn servers(start: &Start<'_>) -> Result<Indexing, StartError> {
-    let Start { config, client, .. } = start;
-    let indexing = Indexing::new(config.indexing.clone(), &config.replication, client);
-    indexing.map_err(StartError::setting("[indexing] servers: "))
+pub(crate) fn servers(start: &Start<'_>) -> Indexing {
+    Indexing::new(start.config.indexing.clone(), &start.config.replication.peers, start.client)
 }
 
 /// Starts the watch of the servers, and the worker if there are any.
@@ -27,8 +26,9 @@ pub(crate) async fn start(
     services: &mut Services,
 ) -> Result<Option<JobType>, StartError> {
     let (store, keys) = (start.opened.store.clone(), start.keys.clone());
-    let handler = Handler::new(indexing.clone(), store.runtime().clone());
-    let watch = Service { store, keys, indexing: indexing.clone(), ownership: ownership.clone() };
+    let handler = Handler { indexing: indexing.clone(), runtime: store.runtime().clone() };
+    let jobs = ParkedJobs { store, keys, job_type: JOB_TYPE };
+    let watch = Service { jobs, indexing: indexing.clone(), ownership: ownership.clone() };
     let job_type = match indexing.max_jobs() {
         0 => None,
         max_jobs => {

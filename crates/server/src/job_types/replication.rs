@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use turnwise_config::Config;
 use turnwise_replicator::doc_processor::DocProcessor;
-use turnwise_replicator::events::Events;
 use turnwise_replicator::multiplex::{self, Mode, Multiplex};
 use turnwise_replicator::ownership::Ownership;
 use turnwise_replicator::upstream::{Condition, Upstream};
-use turnwise_replicator::{Handler, JOB_TYPE, Metrics};
+use turnwise_replicator::{Handler, JOB_TYPE, Metrics, ParkedJobs};
 use turnwise_worker::{Live, QueueRules, Tunables};
 
 use super::{JobType, Start};
@@ -26,7 +25,6 @@ pub(crate) struct Replications {
     pub metrics: Arc<Metrics>,
     /// How parked replications wait for their sources.
     pub mode: Live<Mode>,
-    pub events: Events,
     /// Which node watches which source.
     pub ownership: Ownership,
     /// The mirror of the upstream, if there is one.
@@ -43,13 +41,16 @@ pub(crate) async fn start(
     let (store, keys) = (opened.store.clone(), keys.clone());
     let mode = Live::from(config.multiplex);
     let multiplex = Multiplex::new(client.clone(), mode.clone());
-    let events = Events::default();
     let metrics = Arc::<Metrics>::default();
-    let handler = Handler::new(client.clone(), metrics.clone(), settings.clone(), store.runtime().clone())
-        .with_events(events.clone())
-        .with_multiplex(multiplex.clone());
+    let handler = Handler {
+        client: client.clone(),
+        metrics: metrics.clone(),
+        settings: settings.clone(),
+        runtime: store.runtime().clone(),
+        multiplex: multiplex.clone(),
+    };
     let worker = start.worker(JOB_TYPE, Arc::new(handler), tune, config.max_jobs.least).await?;
-    let upstream = upstream(start, node, &events).await?;
+    let upstream = upstream(start, node).await?;
     let processor = DocProcessor {
         store: store.clone(),
         keys: keys.clone(),
@@ -63,36 +64,35 @@ pub(crate) async fn start(
         ownership.settle(vec![node.to_owned()]);
     }
     let periods = config.periods;
-    // Ownership counts all nodes, and only this service uses these events.
+    // Ownership counts all nodes.
     let parts = (ownership.clone(), store.clone(), keys.clone());
     services.add(
         "ownership of parked replications",
         parts,
         move |(ownership, store, keys), stop| async move {
-            ownership.run(&store, &keys, |_| true, periods, &Events::default(), stop).await;
+            ownership.run(&store, &keys, |_| true, periods, stop).await;
         },
     );
     let parked = multiplex::Service {
-        store: store.clone(),
-        keys: keys.clone(),
+        jobs: ParkedJobs { store: store.clone(), keys: keys.clone(), job_type: JOB_TYPE },
         multiplex,
         settings: settings.clone(),
         ownership: ownership.clone(),
     };
     services.add("parked replications", parked, multiplex::Service::run);
     if let Some(upstream) = upstream.clone() {
-        let parts = (upstream.ownership.clone(), store, keys, events.clone());
-        services.add("ownership", parts, move |(ownership, store, keys, events), stop| async move {
-            ownership.run(&store, &keys, |node| node.upstream, periods, &events, stop).await;
+        let parts = (upstream.ownership.clone(), store, keys);
+        services.add("ownership", parts, move |(ownership, store, keys), stop| async move {
+            ownership.run(&store, &keys, |node| node.upstream, periods, stop).await;
         });
         services.add("upstream", upstream, Upstream::run);
     }
     let job_type = JobType { name: JOB_TYPE, worker, tune, slots: Some(|config| config.max_jobs) };
-    Ok(Replications { job_type, metrics, mode, events, ownership, upstream })
+    Ok(Replications { job_type, metrics, mode, ownership, upstream })
 }
 
 /// The mirror of the upstream, if there is an upstream.
-async fn upstream(start: &Start<'_>, node: &str, events: &Events) -> Result<Option<Upstream>, StartError> {
+async fn upstream(start: &Start<'_>, node: &str) -> Result<Option<Upstream>, StartError> {
     let Start { opened, keys, config, settings, client, .. } = *start;
     let Some(address) = &config.upstream else {
         let mirrors = opened.asked(Upstream::mirrors(&opened.store, keys)).await?;
@@ -111,7 +111,6 @@ async fn upstream(start: &Start<'_>, node: &str, events: &Events) -> Result<Opti
         client: client.clone(),
         address: address.clone(),
         ownership: Ownership::new(node),
-        events: events.clone(),
         condition: Condition::Unknown.into(),
     }))
 }

@@ -75,7 +75,7 @@ async fn changed_code_replaces_a_running_job_by_one_with_the_new_id() {
     until(&running, async || running.job_of("a").await == old).await;
     assert_eq!(running.world.job().await.id, old);
     let (world, _) = running.stop().await;
-    assert_eq!(crate::check::check_rows(world.keys(), &world.rows().await), []);
+    assert_eq!(check_rows(world.keys(), &world.rows().await), []);
 }
 
 #[tokio::test]
@@ -119,7 +119,7 @@ async fn code_that_becomes_that_of_another_document_fails_the_later_one() {
     assert_eq!(running.world.get("b").await.body["_replication_state_reason"], json!(reason));
     assert_eq!(running.world.job().await.id, id);
     let (world, _) = running.stop().await;
-    assert_eq!(crate::check::check_rows(world.keys(), &world.rows().await), []);
+    assert_eq!(check_rows(world.keys(), &world.rows().await), []);
 }
 
 #[tokio::test]
@@ -154,7 +154,7 @@ async fn a_response_about_a_changed_or_ended_document_is_discarded() {
     assert_eq!(running.world.job().await.id, id_with("other", "new"));
     assert_ne!(running.world.job().await.id, id);
     let (world, _) = running.stop().await;
-    assert_eq!(crate::check::check_rows(world.keys(), &world.rows().await), []);
+    assert_eq!(check_rows(world.keys(), &world.rows().await), []);
 }
 
 #[tokio::test]
@@ -172,7 +172,8 @@ async fn of_several_nodes_one_makes_a_check() {
     let clock = running.world.documents.clock.clone();
     // Advances only to the first check, plus the time in which both nodes read it: the next check is a minute later.
     let tx = running.world.store().begin().await.unwrap();
-    let row = schedule::read_row(&tx, running.world.keys(), DB, "a").await.unwrap().unwrap();
+    let doc = DocTx { tx: &tx, keys: running.world.keys(), db: DB, id: "a" };
+    let row = doc.row().await.unwrap().unwrap();
     let away_us = (row.check_us.unwrap() - clock.now_us()).max(0).unsigned_abs();
     clock.advance(Duration::from_micros(away_us));
     let checked = async {

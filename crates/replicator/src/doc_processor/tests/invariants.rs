@@ -84,7 +84,7 @@ async fn run(steps: Vec<Step>) {
 
 async fn check(world: &World) {
     let rows = world.rows().await;
-    assert_eq!(crate::check::check_rows(world.keys(), &rows), []);
+    assert_eq!(check_rows(world.keys(), &rows), []);
     assert_eq!(turnwise_queue::check::check_rows(world.keys(), &rows), []);
     let mut owners: BTreeMap<(String, String), Job> = BTreeMap::new();
     for job in world.jobs().await {

@@ -8,15 +8,23 @@ mod invariants;
 mod resolve;
 mod write;
 
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+use turnwise_queue::check::{Finding, Invariant, Row as Key};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::{Claim, Context, Job, State, jobs, workers};
-use turnwise_store::Runtime;
+use turnwise_store::{Isolation, RangeRead, Runtime};
 
 use super::*;
+use crate::check::{
+    DocumentKey, DocumentRows, check_database, check_document, check_documents_job, document_of, unreadable,
+};
+use crate::documents::databases::Database;
 use crate::documents::tests::World as Documents;
-use crate::documents::{Document, Revision};
+use crate::documents::{Counters, Document, Revision};
 
 pub(crate) use crate::documents::tests::DB;
 
@@ -188,4 +196,60 @@ pub(super) fn body(document: &Document) -> Value {
 
 pub(super) fn is_final(job: &Job) -> bool {
     matches!(job.state(), State::Completed | State::Failed | State::Cancelled)
+}
+
+/// Checks every `_replicator` database of a store, given all of its rows.
+pub(super) fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
+    let mut documents: BTreeMap<DocumentKey, DocumentRows> = BTreeMap::new();
+    let mut databases: BTreeMap<String, (Option<Database>, Option<Counters>, Counters)> = BTreeMap::new();
+    let mut jobs: BTreeMap<String, Job> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for (key, value) in rows {
+        let Some(row) = Key::parse(keys, key) else { continue };
+        if let Some(problem) = unreadable(&row, value) {
+            findings.push(Finding::new(Invariant::Readable, key, problem));
+            continue;
+        }
+        let document = match &row {
+            Key::Database(db) => {
+                databases.entry(db.clone()).or_default().0 = serde_json::from_slice(value).ok();
+                continue;
+            }
+            Key::Sequence(db) => {
+                databases.entry(db.clone()).or_default().1 = serde_json::from_slice(value).ok();
+                continue;
+            }
+            Key::Job(job) => {
+                let read = turnwise_queue::check::read_record(job, value).ok();
+                jobs.extend(read.filter(|job| job.job_type == JOB_TYPE).map(|job| (job.id.clone(), job)));
+                continue;
+            }
+            Key::Change(db, _) => (db.clone(), serde_json::from_slice(value).unwrap_or_default()),
+            Key::Document(db, id)
+            | Key::Body(db, id, _)
+            | Key::Replication(db, id)
+            | Key::Unresolved(_, db, id)
+            | Key::FilterCheck(_, db, id) => (db.clone(), id.clone()),
+            _ => continue,
+        };
+        let rows = documents.entry(document.clone()).or_default();
+        rows.add(&row, key, value);
+        let tally = &mut databases.entry(document.0).or_default().2;
+        if let (Key::Document(..), Some(head)) = (&row, &rows.head) {
+            tally.count(head);
+        }
+    }
+    for (key, rows) in &documents {
+        let database = databases.get(&key.0).and_then(|(database, ..)| database.as_ref());
+        let job = rows.replication.as_ref().and_then(|row| jobs.get(row.job.as_ref()?));
+        findings.extend(check_document(keys, key, rows, database, job));
+    }
+    for job in jobs.values() {
+        let rows = document_of(job).and_then(|key| documents.get(&key));
+        findings.extend(check_documents_job(keys, job, rows.and_then(|rows| rows.replication.as_ref())));
+    }
+    for (db, (database, counters, tally)) in &databases {
+        findings.extend(check_database(keys, db, database.as_ref(), counters.as_ref(), tally));
+    }
+    findings
 }

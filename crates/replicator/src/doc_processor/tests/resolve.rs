@@ -315,10 +315,10 @@ async fn a_waiting_document_that_can_have_no_job_any_more_fails_for_good() {
     let named = with(filtered("d/f"), json!({"user_ctx": {"name": "n".repeat(600)}}));
     let (keys, named) = (world.keys(), named.as_object().unwrap());
     let accepted = world.store().transact(|tx| async move {
-        let mut slot = Slot::open_current(&tx, keys, DB, "a").await?;
-        let written = slot.write(&tx, keys, false, named)?;
-        let row = schedule::read_row(&tx, keys, DB, "a").await?.unwrap();
-        schedule::write_row(&tx, keys, DB, "a", &Row { rev: written.rev, ..row })?;
+        let doc = DocTx { tx: &tx, keys, db: DB, id: "a" };
+        let written = Slot::open_current(doc).await?.write(false, named)?;
+        let row = doc.row().await?.unwrap();
+        doc.write_row(&Row { rev: written.rev, ..row })?;
         Ok::<_, Error>(())
     });
     accepted.await.unwrap();
