@@ -1,6 +1,6 @@
 //! Numbers that transactions add to without reading them.
 
-use std::ops::AddAssign;
+use std::ops::{AddAssign, Neg};
 
 use bytes::Bytes;
 
@@ -89,6 +89,16 @@ impl AddAssign for Sum {
     }
 }
 
+impl Neg for Sum {
+    type Output = Sum;
+
+    fn neg(self) -> Sum {
+        let mut negative = Sum(self.0.map(|limb| !limb));
+        negative += Sum::of(1, 0);
+        negative
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -116,6 +126,9 @@ mod tests {
             let read: Vec<u64> = (0..FIELDS).map(|field| sum.field(WIDTH * field, WIDTH)).collect();
             prop_assert_eq!(read, counts.map(|count| count as u64));
             prop_assert_eq!(sum.is_zero(), counts == [0; FIELDS]);
+            let mut none = sum;
+            none += -sum;
+            prop_assert!(none.is_zero());
         }
     }
 

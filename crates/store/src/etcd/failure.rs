@@ -167,7 +167,7 @@ impl Failure {
 fn causes<'a>(
     error: &'a (dyn std::error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
-    std::iter::successors(Some(error), |error| error.source())
+    std::iter::successors(Some(error), |&error| error.source())
 }
 
 /// The text of the last cause, which is the most specific.
