@@ -125,7 +125,7 @@ async fn start(
     let caller = &call.caller;
     let (keys, now_us) = (&app.keys, app.now_us());
     let mut new = new_job(replication, id, Origin::Request, body, now_us).map_err(wrong)?;
-    new.spec.tenant = replication.tenant.clone().unwrap_or(new.spec.tenant);
+    new.spec.tenant = replication.settings.peers.tenant.clone().unwrap_or(new.spec.tenant);
     let new = &new;
     let started = app.store.transact(|tx| async move {
         let job = jobs::get(&tx, keys, JOB_TYPE, id).await?;

@@ -15,6 +15,7 @@ mod shares;
 pub mod virtual_time;
 
 use std::fmt;
+use std::str::FromStr;
 
 pub use shares::Shares;
 
@@ -38,6 +39,14 @@ impl Fairness {
             Fairness::VirtualTime => "virtual_time",
             Fairness::Rfc => "rfc",
         }
+    }
+}
+
+impl FromStr for Fairness {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        Fairness::ALL.into_iter().find(|known| known.name() == text).ok_or(())
     }
 }
 

@@ -4,7 +4,6 @@ use turnwise_queue::keyspace::KeyRange;
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::{Runtime, Transaction};
 
-use super::corrupt;
 use crate::documents::{DocTx, rows};
 
 /// An entry.
@@ -37,7 +36,7 @@ pub(super) async fn first(
     tx: &Transaction,
     index: KeyRange,
     limit: usize,
-    parse: impl Fn(&[u8]) -> Result<(i64, String, String)>,
+    parse: impl Fn(&[u8]) -> turnwise_store::Result<(i64, String, String)>,
 ) -> Result<Vec<Entry>> {
     let entry = |key: &[u8]| {
         let (due_us, db, id) = parse(key)?;

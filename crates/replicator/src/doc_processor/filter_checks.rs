@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 use super::entries::{self, Entry};
 use super::resolve::DocProcessor;
 use super::schedule::{self, Doc, Row, RowState};
-use super::{Settings, corrupt, parse};
+use super::{Settings, parse};
 use crate::documents::{DocTx, Error, Result, Revision, read, rows, write::Slot};
 use crate::waits::ERROR_PAUSE;
 use crate::{Replication, replication_id};

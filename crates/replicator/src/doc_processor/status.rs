@@ -7,7 +7,7 @@ use turnwise_queue::{Job, Keyspace, Result as QueueResult, State, jobs, timestam
 use turnwise_store::Transaction;
 
 use super::schedule::{Row, RowState};
-use super::{Nodes, Summary, corrupt};
+use super::{Nodes, Summary};
 use crate::documents::{DocTx, Result, databases, rows};
 use crate::spec::JOB_TYPE;
 

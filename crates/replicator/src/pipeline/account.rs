@@ -65,7 +65,7 @@ impl<'a> Account<'a> {
             session_id: new_session_id(),
             started: OffsetDateTime::now_utc(),
             progress: Progress::default(),
-            source_rejects_checkpoints: checkpoints.and_then(Checkpoints::rejected).map(str::to_owned),
+            source_rejects_checkpoints: checkpoints.and_then(|found| found.rejected.clone()),
             source_seq: info.update_seq.clone(),
             pending: None,
             done_when_asked: 0,

@@ -5,7 +5,7 @@ use turnwise_queue::{Keyspace, Result};
 use turnwise_store::{KeyValue, Transaction};
 
 use crate::Seq;
-use crate::documents::{DocTx, corrupt, names, rows};
+use crate::documents::{DocTx, names, rows};
 
 /// A database that mirrors a database of the upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

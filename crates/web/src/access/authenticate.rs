@@ -161,8 +161,9 @@ fn check_pace(web: &Web, caller: &Caller) -> Result<(), V1Error> {
 
 fn no_audit() -> V1Error {
     let reason = "the audit log cannot be written, so nothing may be changed";
-    let error = V1Error::unavailable(reason, "try again later; the server's log has the reason");
-    V1Error { retry_after_s: Some(10), ..error }
+    let mut error = V1Error::unavailable(reason, "try again later; the server's log has the reason");
+    error.retry_after_s = Some(10);
+    error
 }
 
 pub(super) fn now_s(web: &Web) -> u64 {
@@ -254,8 +255,14 @@ pub async fn login(
     let key = web.identities.session_key().await?.ok_or_else(wrong_password)?;
     let now_s = now_s(web);
     let (caller, session) = match Secret::parse(password).or_else(|| Secret::parse(name)) {
-        Some(secret) => with_token(&key, &check_token(&web.identities, &secret).await?, now_s),
-        None => with_password(&key, &check_password(&web.identities, peer, name, password).await?, now_s),
+        Some(secret) => {
+            let token = check_token(&web.identities, &secret).await?;
+            with_token(&key, &token, now_s)
+        }
+        None => {
+            let user = check_password(&web.identities, peer, name, password).await?;
+            with_password(&key, &user, now_s)
+        }
     };
     Ok((caller, cookie(&session, now_s, peer)))
 }
