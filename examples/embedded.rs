@@ -8,7 +8,7 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 use turnwise_queue::{Keyspace, NewJob, jobs};
 use turnwise_store::{Store, embedded::Embedded, runtime};
-use turnwise_worker::{JobContext, Options, Outcome, Worker, handler_fn};
+use turnwise_worker::{JobContext, Options, Outcome, Tunables, Worker, handler_fn};
 
 #[derive(Deserialize)]
 struct Greeting {
@@ -37,7 +37,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         }
     });
-    let options = Options { max_jobs: 10, exclusive: true, ..Options::default() };
+    let tunables = Tunables { max_jobs: 10, ..Tunables::default() };
+    let options = Options { tunables, exclusive: true, ..Options::default() };
     let worker = Worker::start(store.clone(), keys.clone(), "greet", Arc::new(greet), options).await?;
 
     // Once the transaction is committed, the job is on disk. Adding a job twice under one id makes one job.

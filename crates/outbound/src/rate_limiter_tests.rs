@@ -160,7 +160,7 @@ fn a_failure_after_a_long_time_starts_anew() {
 async fn a_request_waits_its_interval() {
     let limiter = RateLimiter::default();
     let url = url("http://h/db/");
-    limiter.answered(&Method::GET, &url, THROTTLED, None);
+    limiter.answered(&Method::GET, &url, THROTTLED, None, limiter.now_ms());
     let before = Instant::now();
     limiter.wait(&Method::GET, &url).await;
     assert!(before.elapsed() >= Duration::from_millis(24));

@@ -442,7 +442,7 @@ mod tests {
     #[test]
     fn the_layout_is_couchdbs() {
         let log = log(&[("a", 5)]);
-        let doc = NewLogDoc { _id: "_local/x", _rev: Some("0-1"), log: &log };
+        let doc = LogDoc { _id: "_local/x".to_owned(), _rev: Some("0-1".to_owned()), log: log.clone() };
         let doc = serde_json::to_value(doc).unwrap();
         let names: Vec<&str> = doc.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!(

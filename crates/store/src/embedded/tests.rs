@@ -272,7 +272,7 @@ fn walk(snapshot: &Arc<dyn Snapshot>, read: &RangeRead, stride: u32) -> Vec<Byte
             _ => Step::Seek,
         })
     };
-    let shown = snapshot.walk(&read.begin, &read.end, read.reverse, &mut visit).unwrap().unwrap();
+    let shown = snapshot.walk(read, &mut visit).unwrap().unwrap();
     assert_eq!(shown, walked.len());
     walked
 }
