@@ -373,7 +373,7 @@ async fn each_damage_to_buckets_violates_its_own_invariant() {
     let stands = LimitedPlace {
         limit: Limit { bucket: other.clone(), most: 1 },
         tenant: "default".into(),
-        class: 0,
+        priority: 0,
         order_us: 5,
     };
     let cases: Vec<(Vec<Damage>, &[I])> = vec![

@@ -9,7 +9,7 @@ use turnwise_protocol::{
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::has_room;
 use turnwise_queue::trace::Traceparent;
-use turnwise_queue::{After, DEFAULT_TENANT, JobSpec, MAX_CLASS, MIN_CLASS, Then, dependencies, jobs};
+use turnwise_queue::{After, DEFAULT_TENANT, JobSpec, MAX_PRIORITY, MIN_PRIORITY, Then, dependencies, jobs};
 use turnwise_store::{Error as StoreError, MaybeStoreError as _, Store, Transaction};
 use turnwise_web::access::Caller;
 use turnwise_web::traced;
@@ -346,10 +346,11 @@ fn is_full(store: &Store, tx: &Transaction, added: usize) -> bool {
     added > 0 && is_small(store) && (!tx.has_space() || may_split && !tx.has_time())
 }
 
-/// A priority class in the form that the store keeps.
-pub(super) fn class_of(priority: i32) -> Result<i8, String> {
-    let class = i8::try_from(priority).ok().filter(|class| (MIN_CLASS..=MAX_CLASS).contains(class));
-    class.ok_or_else(|| format!("priority: must be from {MIN_CLASS} (first) to {MAX_CLASS} (last)"))
+/// A priority in the form that the store keeps.
+pub(super) fn priority_of(priority: i32) -> Result<i8, String> {
+    let priority =
+        i8::try_from(priority).ok().filter(|priority| (MIN_PRIORITY..=MAX_PRIORITY).contains(priority));
+    priority.ok_or_else(|| format!("priority: must be from {MIN_PRIORITY} (first) to {MAX_PRIORITY} (last)"))
 }
 
 /// When a job may start, in µs.
@@ -414,7 +415,7 @@ fn prepare(
     let checked = |checked: Result<(), names::Problem>| checked.map_err(|problem| bad(&problem.to_string()));
     checked(names::check_type(&request.job_type))?;
     let not_before_us = not_before_us(&request, now_us).map_err(|error| error.at(&place()))?;
-    let class = request.priority.map(class_of).transpose().map_err(|problem| bad(&problem))?;
+    let priority = request.priority.map(priority_of).transpose().map_err(|problem| bad(&problem))?;
     let (options, locks) = (request.options.take(), request.locks.take());
     let states_options = options.is_some();
     let in_catalogue = app.catalogue.line(&request.job_type).is_some();
@@ -456,8 +457,16 @@ fn prepare(
         )
     })?;
     let job_type = request.job_type.clone();
-    let mut job =
-        turnwise_queue::NewJob { job_type, id, spec, options, class, not_before_us, order_us: None, after };
+    let mut job = turnwise_queue::NewJob {
+        job_type,
+        id,
+        spec,
+        options,
+        priority,
+        not_before_us,
+        order_us: None,
+        after,
+    };
     job.spec.locks = locks.unwrap_or_else(|| catalogue::derived(&job, &app.catalogue, &app.store.limits()));
     // A job that is added again may keep the tenant that it has: this is checked later.
     if request.tenant.is_some() || request.if_exists == IfExists::Keep {

@@ -19,7 +19,7 @@ use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_web::access::{Caller, Who, shown_owner};
 use utoipa::IntoParams;
 
-use super::add::class_of;
+use super::add::priority_of;
 use super::app::App;
 use super::body::Json;
 use super::error::{Result, V1Error};
@@ -92,12 +92,12 @@ pub(super) fn selection(text: &str, now_us: i64) -> Result<Selection> {
 }
 
 fn action(action: BulkAction, priority: Option<i32>) -> Result<Action> {
-    let class = match (action, priority) {
+    let priority = match (action, priority) {
         (BulkAction::Priority, None) => {
-            return Err(V1Error::bad("priority: is missing", "state the new class, -20 to 19"));
+            return Err(V1Error::bad("priority: is missing", "state the new priority, -20 to 19"));
         }
         (BulkAction::Priority, Some(priority)) => {
-            class_of(priority).map_err(|problem| V1Error::bad(problem, "the default is 0"))?
+            priority_of(priority).map_err(|problem| V1Error::bad(problem, "the default is 0"))?
         }
         (_, Some(_)) => {
             return Err(V1Error::bad("priority: belongs to the action `priority`", "leave it out"));
@@ -108,7 +108,7 @@ fn action(action: BulkAction, priority: Option<i32>) -> Result<Action> {
         BulkAction::Retry => Action::Retry,
         BulkAction::Cancel => Action::Cancel,
         BulkAction::Remove => Action::Remove,
-        BulkAction::Priority => Action::Priority(class),
+        BulkAction::Priority => Action::Priority(priority),
         BulkAction::RunNow => Action::RunNow,
     })
 }
@@ -118,7 +118,7 @@ fn shown(operation: Operation) -> Bulk {
         Action::Retry => (BulkAction::Retry, None),
         Action::Cancel => (BulkAction::Cancel, None),
         Action::Remove => (BulkAction::Remove, None),
-        Action::Priority(class) => (BulkAction::Priority, Some(i32::from(class))),
+        Action::Priority(priority) => (BulkAction::Priority, Some(i32::from(priority))),
         Action::RunNow => (BulkAction::RunNow, None),
     };
     let (state, reason) = match operation.standing {
@@ -338,7 +338,7 @@ pub(super) struct CountParams {
     /// Count how many of these jobs this action would change now.
     #[param(inline, nullable = false)]
     action: Option<BulkAction>,
-    /// With the action `priority`: the new class.
+    /// With the action `priority`: the new priority.
     #[param(nullable = false, minimum = -20, maximum = 19)]
     priority: Option<i32>,
 }

@@ -13,7 +13,7 @@ use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
 use utoipa::IntoParams;
 
-use super::add::class_of;
+use super::add::priority_of;
 use super::app::App;
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
@@ -203,14 +203,14 @@ pub async fn retry(app: &App, caller: &Caller, path: &JobPath) -> Result<Retried
     retried.await
 }
 
-/// Change a job's priority class
+/// Change a job's priority
 ///
-/// A pending job moves to the place of its new class immediately. Any other job takes its new place when it becomes
+/// A pending job moves to the place of its new priority immediately. Any other job takes its new place when it becomes
 /// pending. A job that has ended is unchanged.
 #[utoipa::path(
     put, path = "/jobs/{type}/{id}/priority", tag = "jobs", operation_id = "set_priority", params(JobPath),
     request_body = SetPriority,
-    responses((status = 200, body = Prioritized, description = "Whether the job has this class now."), NoJob, BadBody, Common),
+    responses((status = 200, body = Prioritized, description = "Whether the job has this priority now."), NoJob, BadBody, Common),
 )]
 pub(super) async fn set_priority(
     Call { app, caller, path }: Call<JobPath>,
@@ -219,14 +219,14 @@ pub(super) async fn set_priority(
     prioritize(&app, &caller, &path, priority).await.map(Shown)
 }
 
-/// Changes a job's priority class.
+/// Changes a job's priority.
 pub async fn prioritize(app: &App, caller: &Caller, path: &JobPath, priority: i32) -> Result<Prioritized> {
-    let class = class_of(priority).map_err(|problem| V1Error::bad(problem, "the default is 0"))?;
+    let priority = priority_of(priority).map_err(|problem| V1Error::bad(problem, "the default is 0"))?;
     let set = app.store.transact(|tx| async move {
         let JobPath { job_type, id } = path;
         changeable(app, caller, &tx, path).await?;
-        let classed = jobs::set_class(&tx, &app.keys, job_type, id, class).await?;
-        let changed = matches!(classed, jobs::Classed::Set(_));
+        let prioritized = jobs::set_priority(&tx, &app.keys, job_type, id, priority).await?;
+        let changed = matches!(prioritized, jobs::Prioritized::Set(_));
         Ok::<_, V1Error>(Prioritized { changed, state: state_of(app, caller, &tx, path).await? })
     });
     set.await

@@ -52,7 +52,7 @@ fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
         id: job.id,
         state,
         tenant: job.spec.tenant,
-        priority: i32::from(job.class),
+        priority: i32::from(job.priority),
         user: job.spec.user,
         added_us: job.added_us,
         changed_us: job.changed_us,

@@ -342,11 +342,11 @@ impl Client {
         self.call(&about(Method::POST, job_type, id, Some("retry"))?, Repeat::Harmless).await
     }
 
-    /// Sets a job's priority class, from -20 (first among its tenant's jobs) to 19. Returns whether the job has that
-    /// class now, and its state.
+    /// Sets a job's priority, from -20 (first among its tenant's jobs) to 19. Returns whether the job has that
+    /// priority now, and its state.
     ///
     /// # Errors
-    /// The class is out of range, there is no such job, or the server does not answer.
+    /// The priority is out of range, there is no such job, or the server does not answer.
     pub async fn set_priority(&self, job_type: &str, id: &str, priority: i32) -> Result<Prioritized> {
         let request = about(Method::PUT, job_type, id, Some("priority"))?.json(&SetPriority { priority })?;
         self.call(&request, Repeat::Harmless).await

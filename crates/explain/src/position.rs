@@ -5,7 +5,7 @@
 
 use turnwise_policy::fair_share::virtual_time::{TenantTurn, order};
 use turnwise_policy::fair_share::{Fairness, rfc};
-use turnwise_policy::rotation::in_classes;
+use turnwise_policy::rotation::by_priority;
 use turnwise_protocol::{Before, MAX_COUNTED, Position};
 use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::{Job, tenants};
@@ -295,7 +295,7 @@ pub(crate) async fn front(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize
             next.sort_by(|(one, _, a), (other, _, b)| {
                 one.total_cmp(other).then_with(|| a.order_us.cmp(&b.order_us))
             });
-            let next = in_classes(next, |(_, tenant, pending)| (*tenant, pending.class.into()));
+            let next = by_priority(next, |(_, tenant, pending)| (*tenant, pending.priority.into()));
             (names, next.into_iter().map(|(_, tenant, pending)| (tenant, pending)).collect())
         }
     };

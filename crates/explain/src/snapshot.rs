@@ -512,8 +512,7 @@ async fn running(reader: &Reader<'_>, job_type: &str) -> Result<Vec<Running>> {
         let rows = reader.tx.range_with(read, Isolation::Snapshot).await?;
         let exhausted = rows.len() < RUNNING_BATCH;
         for (key, value) in &rows {
-            let (Ok((worker, id)), Ok(row)) =
-                (reader.keys.parse_active(key), serde_json::from_slice(value))
+            let (Ok((worker, id)), Ok(row)) = (reader.keys.parse_active(key), serde_json::from_slice(value))
             else {
                 return Err(
                     StoreError::Corrupt(format!("{job_type}: a running job's row cannot be read")).into()

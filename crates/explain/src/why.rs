@@ -125,7 +125,7 @@ pub async fn why(reader: &Reader<'_>, viewer: &dyn Viewer, job: Job) -> Result<W
         worker: job.claim().map(|claim| claim.worker.clone()),
         node,
         after,
-        priority: i32::from(job.class),
+        priority: i32::from(job.priority),
         tenant,
         place: predecessors.map(|predecessors| predecessors.position),
         before,

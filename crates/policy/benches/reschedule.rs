@@ -66,7 +66,7 @@ impl Slots {
             tenant,
             key,
             started_us,
-            class: 0,
+            priority: 0,
             continuous: true,
             idle: false,
             locks: false,
@@ -122,7 +122,8 @@ impl ByVirtualTime {
         let of = |(name, shares): (&String, &u32)| self.ledger.tenant(name, *shares, TURN_US);
         let tenants: Vec<Tenant> = names.iter().zip(shares.iter()).map(of).collect();
         let heads = |(tenant, queue): (usize, &VecDeque<i64>)| {
-            let job = move |since: &i64| Waiting { tenant, key: 0.0, class: 0, not_started_since_us: *since };
+            let job =
+                move |since: &i64| Waiting { tenant, key: 0.0, priority: 0, not_started_since_us: *since };
             queue.iter().take(RULES.max_churn).map(job).collect::<Vec<_>>()
         };
         let waiting: Vec<Waiting> = self.waiting.iter().enumerate().flat_map(heads).collect();
@@ -220,7 +221,8 @@ impl ByKeys {
             job.key = Key::stored(job.key).add(more, v).get();
         }
         let heads = |(tenant, queue): (usize, &BTreeSet<Row>)| {
-            let job = move |row: &Row| Waiting { tenant, key: row.0, class: 0, not_started_since_us: row.1 };
+            let job =
+                move |row: &Row| Waiting { tenant, key: row.0, priority: 0, not_started_since_us: row.1 };
             queue.iter().take(RULES.max_churn).map(job).collect::<Vec<_>>()
         };
         let waiting: Vec<Waiting> = self.waiting.iter().enumerate().flat_map(heads).collect();

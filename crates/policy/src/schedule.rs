@@ -3,7 +3,7 @@
 //! A worker reads a [`View`], calls [`schedule`], and commits the [`Decision`]. The steps, in this order:
 //!
 //! 1. *Turns of tenants.* The candidates come in the order in which their tenants are next
-//!    ([`fair_share`](crate::fair_share)), within a tenant by class and time. The order decides what has to be read, so it is
+//!    ([`fair_share`](crate::fair_share)), within a tenant by priority and time. The order decides what has to be read, so it is
 //!    part of reading the view.
 //! 2. *Shards.* If several workers claim from the same queue, each has its part of it ([`Shard`]). The rest is skipped for its
 //!    owners: [`HoldReason::OtherShard`].
@@ -34,8 +34,8 @@ use crate::rotation::{self, Stop};
 pub struct Candidate<'a> {
     /// Its id, which decides its shard.
     pub id: &'a str,
-    /// Its priority class, or the rank of that class: lower ones first, if jobs are ordered by weight.
-    pub class: i8,
+    /// Its priority, or the rank of that priority: lower ones first, if jobs are ordered by weight.
+    pub priority: i8,
     /// Since when it waits, in µs.
     pub since_us: i64,
     /// The locks that it declares.
@@ -53,7 +53,7 @@ impl<'a> Candidate<'a> {
     pub fn new(id: &'a str, requests: &'a Requests) -> Self {
         Candidate {
             id,
-            class: 0,
+            priority: 0,
             since_us: 0,
             requests,
             reservation: None,
@@ -281,8 +281,8 @@ fn by_locks(
 
 fn in_order(view: &View<'_>, jobs: &[usize], system: System<'_>, rules: &Rules) -> order::Decision {
     let candidate = |job: &usize| {
-        let Candidate { class, since_us, requests, reservation, .. } = view.candidates[*job];
-        order::WindowJob { class, since_us, requests, reservation }
+        let Candidate { priority, since_us, requests, reservation, .. } = view.candidates[*job];
+        order::WindowJob { priority, since_us, requests, reservation }
     };
     let window: Vec<order::WindowJob<'_>> = jobs.iter().map(candidate).collect();
     order(&window, system, &rules.queue)

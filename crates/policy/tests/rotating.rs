@@ -178,7 +178,7 @@ impl World {
                 tenant,
                 key: key.get(),
                 started_us: since_us,
-                class: 0,
+                priority: 0,
                 continuous: true,
                 idle: false,
                 locks: false,
@@ -195,7 +195,7 @@ impl World {
         let waiting: Vec<Waiting> = fronts
             .map(|job| {
                 let Job { tenant, key, since_us, .. } = self.jobs[*job];
-                Waiting { tenant, key: key.get(), class: 0, not_started_since_us: since_us }
+                Waiting { tenant, key: key.get(), priority: 0, not_started_since_us: since_us }
             })
             .collect();
         let scheme = match self.fairness {

@@ -28,7 +28,7 @@ pub fn quoted(text: &str) -> Option<String> {
 pub struct PutBulk {
     /// What happens to each job.
     pub action: BulkAction,
-    /// `priority`: the new priority class. Required there, and allowed only there.
+    /// `priority`: the new priority. Required there, and allowed only there.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = -20, maximum = 19)]
     pub priority: Option<i32>,
@@ -79,7 +79,7 @@ answers! {
         pub id: String,
         /// What happens to each job.
         pub action: BulkAction,
-        /// `priority`: the new priority class.
+        /// `priority`: the new priority.
         pub priority: Option<i32>,
         /// The condition.
         #[serde(rename = "where")]

@@ -114,8 +114,8 @@ requests! {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 10)]
     pub reason: Vec<String>,
-    /// The priority class: -20 to 19, 0 if it is left out. Within a tenant, jobs of lower classes start first. A job that is added again without a
-    /// class keeps its class.
+    /// The priority: -20 to 19, 0 if it is left out. Within a tenant, jobs with lower numbers start first. A job that is added again without a
+    /// priority keeps its priority.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = -20, maximum = 19)]
     pub priority: Option<i32>,
@@ -276,7 +276,7 @@ answers! {
         pub state: State,
         /// The tenant that it is charged to.
         pub tenant: String,
-        /// Its priority class, -20 to 19. Within a tenant, jobs of lower classes start first.
+        /// Its priority, -20 to 19. Within a tenant, jobs with lower numbers start first.
         #[serde(default)]
         #[schema(required = true)]
         pub priority: i32,
@@ -445,7 +445,7 @@ pub struct Retried {
     pub state: State,
 }
 
-/// A new priority class for a job.
+/// A new priority for a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "priority": -5 }))]
@@ -456,10 +456,10 @@ pub struct SetPriority {
     pub priority: i32,
 }
 
-/// The result of changing a job's priority class.
+/// The result of changing a job's priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Prioritized {
-    /// Whether the job has that class now. If not, it has ended, and nothing was changed.
+    /// Whether the job has that priority now. If not, it has ended, and nothing was changed.
     pub changed: bool,
     /// The state now. A job that is not pending takes its new place when it becomes pending.
     pub state: State,

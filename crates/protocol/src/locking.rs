@@ -232,7 +232,7 @@ pub struct LockWeight {
     pub tick_ms: u64,
     /// After this many ticks the job is aged out: its weight is zero, and it may reserve the locks that it wants.
     pub aging_ticks: u32,
-    /// The total at the job's age, plus a tick for each job in `line`. It orders the jobs of one class that have no reservation.
+    /// The total at the job's age, plus a tick for each job in `line`. It orders the jobs of one priority that have no reservation.
     pub aged: f64,
     /// When the job is or was aged out, in µs since the Unix epoch: its age reaches `aging_ticks`, without counting `line`.
     pub nothing_us: i64,

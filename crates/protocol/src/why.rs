@@ -123,7 +123,7 @@ answers! {
         pub worker: Option<String>,
         /// The node that runs it, or that its worker is registered with.
         pub node: Option<String>,
-        /// Its priority class, -20 to 19. Within a tenant, jobs of lower classes start first.
+        /// Its priority, -20 to 19. Within a tenant, jobs with lower numbers start first.
         #[serde(default)]
         #[schema(required = true)]
         pub priority: i32,

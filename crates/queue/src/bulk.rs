@@ -23,7 +23,7 @@ use crate::encoding::{decode, encode};
 use crate::job::EventKind;
 use crate::keyspace::behind;
 use crate::selection::{Page, Position, Selection};
-use crate::spec::{check_class, check_name};
+use crate::spec::{check_name, check_priority};
 use crate::{Error, Job, Keyspace, Place, Result, State, Then, jobs, reads};
 
 /// Longest id of an operation, in bytes.
@@ -49,7 +49,7 @@ pub enum Action {
     Cancel,
     /// As [`jobs::remove`].
     Remove,
-    /// As [`jobs::set_class`].
+    /// As [`jobs::set_priority`].
     Priority(i8),
     /// A job that waits for a time is pending now.
     RunNow,
@@ -163,11 +163,11 @@ pub enum Created {
 /// Begins an operation. Repeating the request begins it once.
 ///
 /// # Errors
-/// `Invalid` for a wrong id, condition or class.
+/// `Invalid` for a wrong id, condition or priority.
 pub async fn create(tx: &Transaction, keys: &Keyspace, new: &NewOperation, now_us: i64) -> Result<Created> {
     check_name("id", &new.id, MAX_BULK_ID_BYTES)?;
-    if let Action::Priority(class) = new.action {
-        check_class(class)?;
+    if let Action::Priority(priority) = new.action {
+        check_priority(priority)?;
     }
     Selection::parse(&new.condition, now_us)
         .map_err(|mistake| Error::Invalid { field: "where", problem: mistake.to_string() })?;
@@ -364,8 +364,8 @@ pub enum Stepped {
     Made(Box<Operation>),
 }
 
-/// Why a job keeps its class. Such jobs do not count.
-const HAS_CLASS: &str = "it has this class";
+/// Why a job keeps its priority. Such jobs do not count.
+const HAS_PRIORITY: &str = "it has this priority";
 
 /// Makes a step.
 pub async fn step(tx: &Transaction, keys: &Keyspace, step: &Step<'_>, now_us: i64) -> Result<Stepped> {
@@ -406,8 +406,8 @@ pub async fn step(tx: &Transaction, keys: &Keyspace, step: &Step<'_>, now_us: i6
                 operation.matched += 1;
                 operation.changed += 1;
             }
-            // Perhaps it got this class a moment ago, and has moved to where the search comes by.
-            Err(HAS_CLASS) => operation.looked_at -= u64::from(is_first_pass),
+            // Perhaps it got this priority a moment ago, and has moved to where the search comes by.
+            Err(HAS_PRIORITY) => operation.looked_at -= u64::from(is_first_pass),
             // A later pass meets them again.
             Err(reason) if is_first_pass => {
                 operation.matched += 1;
@@ -453,7 +453,7 @@ pub fn check(job: &Job, action: Action) -> Result<(), &'static str> {
             Err("it is being stopped")
         }
         (Action::Remove, Place::Active(_)) if is_stopping(Then::Remove) => Err("it is being stopped"),
-        (Action::Priority(class), _) if job.class == class => Err(HAS_CLASS),
+        (Action::Priority(priority), _) if job.priority == priority => Err(HAS_PRIORITY),
         (Action::Cancel | Action::Remove | Action::Priority(_), _) => Ok(()),
         // The filter or the bucket would hold the job back again immediately.
         (Action::Retry | Action::RunNow, Place::Paused { .. }) => Err("it is paused"),
@@ -486,7 +486,7 @@ async fn apply(
     match action {
         Action::Cancel => jobs::cancel(tx, keys, job_type, id, now_us).await.map(drop)?,
         Action::Remove => jobs::remove(tx, keys, job_type, id).await?,
-        Action::Priority(class) => jobs::set_class(tx, keys, job_type, id, class).await.map(drop)?,
+        Action::Priority(priority) => jobs::set_priority(tx, keys, job_type, id, priority).await.map(drop)?,
         Action::RunNow => jobs::retry(tx, keys, job_type, id, now_us).await.map(drop)?,
         Action::Retry if job.state().is_final() => {
             jobs::rerun(tx, keys, job_type, id, now_us).await.map(drop)?;

@@ -330,7 +330,7 @@ pub enum Ending {
     /// Without an error and before its end: a clean shutdown, or cancelled. The job keeps its place in the queue.
     Stopped,
     /// Without an error and before its end, so that another job can run. A continuous job is now behind the jobs of its tenant
-    /// and class that already wait. Another one stopped because its worker has fewer slots, and is before them.
+    /// and priority that already wait. Another one stopped because its worker has fewer slots, and is before them.
     Preempted,
     /// Without an error, and the job is not over: it has nothing to do until its source changes.
     Parked(Park),

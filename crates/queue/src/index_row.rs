@@ -69,7 +69,7 @@ impl Job {
             Place::Pending { order_us, keyed, .. } => IndexRow::Pending(QueuePlace {
                 tenant: self.tenant.clone(),
                 key: self.sort_key.filter(|_| *keyed).and_then(SortKey::new),
-                class: self.class,
+                priority: self.priority,
                 order_us: *order_us,
             }),
             Place::Delayed { until_us } | Place::Crashing { until_us } | Place::Parked { until_us, .. } => {
@@ -80,7 +80,7 @@ impl Job {
             Place::Limited { order_us, limit } => IndexRow::Limited(LimitedPlace {
                 limit: limit.clone(),
                 tenant: self.tenant.clone(),
-                class: self.class,
+                priority: self.priority,
                 order_us: *order_us,
             }),
             Place::Active(run) => IndexRow::Active(run.claim.worker.clone()),

@@ -217,8 +217,8 @@ pub struct Job {
     pub awaited: Option<i64>,
     /// CANCELLED: why, if its user did not cancel it.
     pub refused: Option<String>,
-    /// Its priority class, [`MIN_CLASS`](crate::MIN_CLASS) to [`MAX_CLASS`](crate::MAX_CLASS): of its tenant's jobs, those of lower classes run first.
-    pub class: i8,
+    /// Its priority, [`MIN_PRIORITY`](crate::MIN_PRIORITY) to [`MAX_PRIORITY`](crate::MAX_PRIORITY): of its tenant's jobs, those with lower numbers run first.
+    pub priority: i8,
     /// Its sort key where keys decide, as of its last run: a finite number.
     pub sort_key: Option<f64>,
     /// Consecutive crashes, as of its last claim; see [`Job::streak`].

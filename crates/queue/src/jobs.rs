@@ -17,7 +17,7 @@ use crate::place::{End, Place};
 use crate::rows::{
     decode, decode_active, decode_job, read_active, read_job, read_job_with, write_active, write_job,
 };
-use crate::spec::check_class;
+use crate::spec::check_priority;
 use crate::transition::{self, move_to, place_from};
 pub use crate::types::types_after;
 use crate::{
@@ -159,7 +159,7 @@ async fn add_to_waiting(
 ) -> Result<Added> {
     let order_us = job.order_us();
     let is_pending = job.is_pending();
-    let moves = job.tenant != new.tenant || new.class.is_some_and(|class| class != job.class);
+    let moves = job.tenant != new.tenant || new.priority.is_some_and(|priority| priority != job.priority);
     // The job's row states its locks, and the job may no longer want the locks that it has reserved.
     let wants_others = job.locks != new.locks;
     let leaves = !new.after.is_empty() || is_pending && (moves || wants_others);
@@ -229,7 +229,7 @@ fn create(new: &NewJob, now_us: i64) -> Job {
         changed_us: now_us,
         awaited: None,
         refused: None,
-        class: new.class.unwrap_or(0),
+        priority: new.priority.unwrap_or(0),
         sort_key: None,
         crashes: 0,
         attempts: 0,
@@ -259,7 +259,7 @@ fn change(job: &mut Job, new: &NewJob) {
         run.next.locks = (next != spec.locks).then_some(next);
     }
     job.spec = spec;
-    job.class = new.class.unwrap_or(job.class);
+    job.priority = new.priority.unwrap_or(job.priority);
 }
 
 fn set_options(tx: &Transaction, keys: &Keyspace, job: &mut Job, options: &RawValue) -> Result<()> {
@@ -470,7 +470,7 @@ pub enum Retried {
 }
 
 /// Ends the wait of a crashing or delayed job, for its time or its dependencies. The job is pending immediately, behind the
-/// waiting jobs of its tenant and class. Its consecutive crashes are reset, and its attempts stay counted.
+/// waiting jobs of its tenant and priority. Its consecutive crashes are reset, and its attempts stay counted.
 pub async fn retry(
     tx: &Transaction,
     keys: &Keyspace,
@@ -491,8 +491,8 @@ pub async fn retry(
     Ok(Retried::Now)
 }
 
-/// Runs a failed or cancelled job again, with everything it was added with: options, tenant, class, locks, reasons and
-/// limits. It is pending immediately, behind the waiting jobs of its tenant and class. Its attempts and crashes are reset,
+/// Runs a failed or cancelled job again, with everything it was added with: options, tenant, priority, locks, reasons and
+/// limits. It is pending immediately, behind the waiting jobs of its tenant and priority. Its attempts and crashes are reset,
 /// and it waits for no other job.
 pub async fn rerun(
     tx: &Transaction,
@@ -516,50 +516,50 @@ pub async fn rerun(
     Ok(Retried::Now)
 }
 
-/// The result of [`set_class`].
+/// The result of [`set_priority`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Classed {
-    /// It has that class now.
+pub enum Prioritized {
+    /// It has that priority now.
     Set(State),
     /// It has ended in this state, and nothing was changed.
     Ended(State),
 }
 
-/// Changes a job's priority class. A pending job moves in its queue immediately; any other job has the new class when it is
+/// Changes a job's priority. A pending job moves in its queue immediately; any other job has the new priority when it is
 /// pending again.
 ///
 /// # Errors
-/// `Invalid` for a class out of range, `NotFound` if the job does not exist.
-pub async fn set_class(
+/// `Invalid` for a priority out of range, `NotFound` if the job does not exist.
+pub async fn set_priority(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
     id: &str,
-    class: i8,
-) -> Result<Classed> {
-    check_class(class)?;
+    priority: i8,
+) -> Result<Prioritized> {
+    check_priority(priority)?;
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
     let state = job.state();
     if state.is_final() {
-        return Ok(Classed::Ended(state));
+        return Ok(Prioritized::Ended(state));
     }
-    if job.class == class {
-        return Ok(Classed::Set(state));
+    if job.priority == priority {
+        return Ok(Prioritized::Set(state));
     }
     if let Some(place) = job.queue_place() {
         tx.clear(keys.pending_entry(job_type, &place, id))?;
-        let place = QueuePlace { class, ..place };
+        let place = QueuePlace { priority, ..place };
         tx.set(keys.pending_entry(job_type, &place, id), pending_value(&job))?;
     } else if let Some(mut place) = job.limited_place() {
         let row = keys.limited_entry(job_type, &place, id);
         let held_back = tx.get(&row).await?.ok_or_else(|| corrupt("job record", "no limited row"))?;
         tx.clear(row)?;
-        place.class = class;
+        place.priority = priority;
         tx.set(keys.limited_entry(job_type, &place, id), held_back)?;
     }
-    job.class = class;
+    job.priority = priority;
     write_job(tx, keys, &job)?;
-    Ok(Classed::Set(state))
+    Ok(Prioritized::Set(state))
 }
 
 /// Stops a running job, and adds it again with what [`add`] wrote before, so that changed options take effect now. Does

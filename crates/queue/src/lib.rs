@@ -89,8 +89,8 @@ pub use nodes::{NODE_TYPE, NodeOptions};
 pub use pieces::{read_pieces, write_pieces};
 pub use place::{End, Place, Run};
 pub use spec::{
-    DEFAULT_TENANT, JobSpec, MAX_CLASS, MAX_ID_BYTES, MAX_INFO_BYTES, MAX_OPTIONS_BYTES, MAX_REASONS,
-    MIN_CLASS, NewJob,
+    DEFAULT_TENANT, JobSpec, MAX_ID_BYTES, MAX_INFO_BYTES, MAX_OPTIONS_BYTES, MAX_PRIORITY, MAX_REASONS,
+    MIN_PRIORITY, NewJob,
 };
 pub use turnwise_policy::timestamp::{parse_timestamp, timestamp};
 pub use workers::{Bounds, Health, MAX_WORKER_NAME_BYTES, Worker};

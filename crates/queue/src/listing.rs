@@ -2,7 +2,7 @@
 //!
 //! *Order.* Each job has the time of its place: when it ended, started or became pending, and for a job that waits for a time, that time.
 //! Jobs with equal times are sorted by type and id. This is the order of most indices, so a list merges them: the queue of each tenant and
-//! class, the delayed and paused jobs, and the partitions of those that have ended ([`crate::ended`]). Running, blocked and limited jobs, and
+//! priority, the delayed and paused jobs, and the partitions of those that have ended ([`crate::ended`]). Running, blocked and limited jobs, and
 //! queues that are sorted by keys, have other orders. They are read as a whole and sorted. Most ranges have no job on a page, so a range is
 //! opened when the list has come to the time of its first job (`heads.rs`).
 //!
@@ -290,9 +290,13 @@ impl Run {
     /// The key of a job in the range.
     fn key(&self, keys: &Keyspace, job_type: &str, at_us: i64, id: &str) -> Bytes {
         match self {
-            Run::Queue(tenant, class) => {
-                let place =
-                    QueuePlace { tenant: tenant.to_string(), key: None, class: *class, order_us: at_us };
+            Run::Queue(tenant, priority) => {
+                let place = QueuePlace {
+                    tenant: tenant.to_string(),
+                    key: None,
+                    priority: *priority,
+                    order_us: at_us,
+                };
                 keys.pending_entry(job_type, &place, id)
             }
             Run::Delayed => keys.delayed_entry(job_type, at_us, id),
@@ -304,7 +308,7 @@ impl Run {
 
     fn range(&self, keys: &Keyspace, job_type: &str) -> KeyRange {
         match self {
-            Run::Queue(tenant, class) => keys.pending_in(job_type, tenant, *class),
+            Run::Queue(tenant, priority) => keys.pending_in(job_type, tenant, *priority),
             Run::Delayed => keys.delayed(job_type),
             Run::Paused => keys.paused_of(job_type),
             Run::Ended(partition) => keys.ended_in(job_type, &(*partition..=*partition)),

@@ -33,7 +33,7 @@ pub enum Place {
     Pending {
         /// When it was last started, or added, in µs: the sort order.
         order_us: i64,
-        /// [`Job::sort_key`] sorts it, before its class and `order_us`.
+        /// [`Job::sort_key`] sorts it, before its priority and `order_us`.
         keyed: bool,
         /// The ticket of its lock reservation.
         reserved: Option<i64>,
@@ -193,7 +193,7 @@ impl Place {
     }
 
     /// Whether a job may move from this place to `to`. A move to the same place occurs when a job is added again, or when
-    /// its tenant, class or locks change.
+    /// its tenant, priority or locks change.
     pub fn leads_to(&self, to: &Place) -> bool {
         let (was, is) = (self, to);
         match is {

@@ -87,7 +87,8 @@ record! {
     awaited: Option<i64>, unless "Option::is_none";
     @spec reasons: Vec<String>, unless "is_empty";
     refused: Option<Cow<'a, str>>, unless "Option::is_none";
-    class: i8, unless "is_default";
+    #[serde(rename = "class")]
+    priority: i8, unless "is_default";
     #[serde(rename = "priority")]
     sort_key: Option<f64>, unless "Option::is_none";
     @spec locks: Requests, unless "is_none";
@@ -167,7 +168,7 @@ impl<'a> From<&'a Job> for Record<'a> {
             changed_us: unless(Some(job.changed_us), &latest_change(history)).flatten(),
             awaited: job.awaited,
             refused: job.refused.as_deref().map(Cow::Borrowed),
-            class: job.class,
+            priority: job.priority,
             sort_key: job.sort_key,
             crashes: job.crashes,
             attempts: job.attempts,
@@ -294,7 +295,7 @@ impl TryFrom<Record<'_>> for Job {
             changed_us: changed_us.ok_or("it states no time of its last change")?,
             awaited: record.awaited,
             refused: record.refused.map(Cow::into_owned),
-            class: record.class,
+            priority: record.priority,
             sort_key: record.sort_key,
             crashes: record.crashes,
             attempts: record.attempts,

@@ -211,7 +211,7 @@ impl Selection {
                 option: &option,
                 standing: Some(Standing {
                     states: states(job),
-                    priority: job.class,
+                    priority: job.priority,
                     attempts: job.attempts,
                     crashes: job.streak(self.now_us),
                     changed_us: job.changed_us,

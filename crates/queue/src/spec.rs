@@ -24,10 +24,10 @@ pub const MAX_OPTIONS_BYTES: usize = 4 << 20;
 /// Largest summary, info or result, in bytes. A record has all three (36 kB), inline options (8 kB), and a history of 24 kB
 /// that JSON's escapes may double. Together they stay below the store's 100 kB for a value.
 pub const MAX_INFO_BYTES: usize = 12 << 10;
-/// The priority class that runs first.
-pub const MIN_CLASS: i8 = -20;
-/// The priority class that runs last.
-pub const MAX_CLASS: i8 = 19;
+/// The priority that runs first.
+pub const MIN_PRIORITY: i8 = -20;
+/// The priority that runs last.
+pub const MAX_PRIORITY: i8 = 19;
 /// The most reasons that a job is added with.
 pub const MAX_REASONS: usize = 10;
 /// Longest such reason, in bytes.
@@ -117,9 +117,9 @@ pub struct NewJob {
     pub spec: JobSpec,
     /// What the handler needs. May contain secrets: only its worker reads them, and large ones are in rows of their own.
     pub options: Box<RawValue>,
-    /// See [`Job::class`](crate::Job::class), which an operator may change. `None` keeps the class of a job that is added
+    /// See [`Job::priority`](crate::Job::priority), which an operator may change. `None` keeps the priority of a job that is added
     /// again; a new job gets 0.
-    pub class: Option<i8>,
+    pub priority: Option<i8>,
     /// It does not start before this time, in µs.
     pub not_before_us: Option<i64>,
     /// Its order in its tenant's queue; the time of adding by default. It keeps jobs that one transaction adds in the order
@@ -140,12 +140,12 @@ impl Deref for NewJob {
 /// Omits the options: they may hold secrets.
 impl fmt::Debug for NewJob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let NewJob { job_type, id, spec, class, not_before_us, order_us, after, options: _ } = self;
+        let NewJob { job_type, id, spec, priority, not_before_us, order_us, after, options: _ } = self;
         f.debug_struct("NewJob")
             .field("job_type", job_type)
             .field("id", id)
             .field("spec", spec)
-            .field("class", class)
+            .field("priority", priority)
             .field("not_before_us", not_before_us)
             .field("order_us", order_us)
             .field("after", after)
@@ -161,7 +161,7 @@ impl NewJob {
             id: id.to_owned(),
             spec: JobSpec::default(),
             options,
-            class: None,
+            priority: None,
             not_before_us: None,
             order_us: None,
             after: Vec::new(),
@@ -197,15 +197,15 @@ impl NewJob {
         self.spec.check()?;
         check_size("options", &self.options, MAX_OPTIONS_BYTES)?;
         after::check(&self.job_type, &self.id, &self.after)?;
-        self.class.map_or(Ok(()), check_class)
+        self.priority.map_or(Ok(()), check_priority)
     }
 }
 
-pub(crate) fn check_class(class: i8) -> Result<()> {
-    if (MIN_CLASS..=MAX_CLASS).contains(&class) {
+pub(crate) fn check_priority(priority: i8) -> Result<()> {
+    if (MIN_PRIORITY..=MAX_PRIORITY).contains(&priority) {
         return Ok(());
     }
-    let problem = format!("must be from {MIN_CLASS} (first) to {MAX_CLASS} (last)");
+    let problem = format!("must be from {MIN_PRIORITY} (first) to {MAX_PRIORITY} (last)");
     Err(Error::Invalid { field: "priority", problem })
 }
 

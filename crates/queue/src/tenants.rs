@@ -34,10 +34,10 @@ pub struct Pending {
     pub id: String,
     /// When it was last started, or added, in µs: lower runs first.
     pub order_us: i64,
-    /// A key that sorts the job before its class and time; jobs without a key come first.
+    /// A key that sorts the job before its priority and time; jobs without a key come first.
     pub key: Option<f64>,
-    /// Its priority class: lower ones run first.
-    pub class: i8,
+    /// Its priority: lower ones run first.
+    pub priority: i8,
     /// The locks that it declares.
     pub locks: Arc<Requests>,
 }
@@ -330,8 +330,8 @@ fn read_declared(value: &[u8]) -> Result<Arc<Requests>> {
 
 /// The tenant and the job of a pending row.
 fn read_pending(keys: &Keyspace, key: &[u8], locks: Arc<Requests>) -> Result<(String, Pending)> {
-    let (QueuePlace { tenant, key, class, order_us }, id) = keys.parse_pending(key)?;
-    Ok((tenant, Pending { id, order_us, key: key.map(SortKey::get), class, locks }))
+    let (QueuePlace { tenant, key, priority, order_us }, id) = keys.parse_pending(key)?;
+    Ok((tenant, Pending { id, order_us, key: key.map(SortKey::get), priority, locks }))
 }
 
 /// How many pending jobs a tenant has; counts up to `most`. Adds no read conflict.
@@ -352,10 +352,10 @@ pub async fn rank(tx: &Transaction, keys: &Keyspace, job: &Job, most: usize) -> 
     let (begin, _) = keys.pending_of(job_type, tenant);
     let (keyed, end) = keys.keyed_of(job_type, tenant);
     let own = keys.pending_entry(job_type, &place, &job.id);
-    // Jobs with keys are of class 0, although their rows come last: they are before the jobs of classes from 1 on.
-    let later = QueuePlace { class: 1, ..QueuePlace::by_time(tenant, i64::MIN) };
+    // Jobs with keys are of priority 0, although their rows come last: they are before the jobs of priorities from 1 on.
+    let later = QueuePlace { priority: 1, ..QueuePlace::by_time(tenant, i64::MIN) };
     let later = keys.pending_entry(job_type, &later, "");
-    let (first, second) = match (place.key.is_some(), place.class) {
+    let (first, second) = match (place.key.is_some(), place.priority) {
         (true, 0) => ((begin, later), Some((keyed, own))),
         (false, 1..) => ((begin, own), Some((keyed, end))),
         _ => ((begin, own), None),

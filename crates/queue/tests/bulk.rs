@@ -180,7 +180,7 @@ async fn each_action_changes_what_it_may_and_tells_what_it_did_not() {
     assert_eq!(world.states(&["later"]).await, [State::Pending]);
 
     let set = world.bulk("3", Action::Priority(-7), "state = pending", 70).await;
-    assert_eq!((set.matched, set.changed, world.get("later").await.class), (3, 3, -7));
+    assert_eq!((set.matched, set.changed, world.get("later").await.priority), (3, 3, -7));
 
     let cancelled = world.bulk("4", Action::Cancel, "state in (running, blocked)", 80).await;
     assert_eq!(cancelled.changed, 2);
@@ -267,7 +267,7 @@ async fn a_job_that_moves_behind_the_position_is_found_by_the_next_pass() {
     }
     world.create("op", Action::Cancel, "state = pending and tenant = acme", 50).await.unwrap();
     world.step("op", 2, 2, 51).await;
-    world.run(async |tx, keys| jobs::set_class(tx, keys, T, "a0", 19).await).await;
+    world.run(async |tx, keys| jobs::set_priority(tx, keys, T, "a0", 19).await).await;
     let (operation, _) = world.finish("op", 2, 2, 52).await;
     assert_eq!((operation.looked_at, operation.matched, operation.changed), (5, 6, 6));
     assert_eq!(world.front("acme").await, Vec::<String>::new());

@@ -196,11 +196,12 @@ async fn a_retried_job_waits_no_longer_and_its_crashes_are_reset() {
 async fn a_job_that_is_rerun_keeps_its_request_and_resets_its_attempts() {
     let world = World::new().await;
     let rerun = async |id: &str| world.run(async |tx, keys| jobs::rerun(tx, keys, T, id, 50).await).await;
-    let added = NewJob { class: Some(-3), options: json(&format!("\"{}\"", "x".repeat(20_000))), ..new("a") }
-        .with(|spec| {
-            (spec.tenant, spec.max_attempts, spec.reasons) =
-                ("acme".to_owned(), Some(1), vec!["concurrency:7:net".to_owned()])
-        });
+    let added =
+        NewJob { priority: Some(-3), options: json(&format!("\"{}\"", "x".repeat(20_000))), ..new("a") }
+            .with(|spec| {
+                (spec.tenant, spec.max_attempts, spec.reasons) =
+                    ("acme".to_owned(), Some(1), vec!["concurrency:7:net".to_owned()])
+            });
     world.add(&added, 5).await;
     assert_eq!(rerun("a").await, Retried::Not(State::Pending));
     let claim = world.claim("a", 1).await.unwrap();
@@ -211,7 +212,7 @@ async fn a_job_that_is_rerun_keeps_its_request_and_resets_its_attempts() {
     assert_eq!(rerun("a").await, Retried::Now);
     let job = world.get("a").await;
     assert_eq!((job.state(), job.attempts, job.crashes, job.added_us), (State::Pending, 0, 0, 50));
-    assert_eq!((job.tenant.as_str(), job.class, job.max_attempts), ("acme", -3, Some(1)));
+    assert_eq!((job.tenant.as_str(), job.priority, job.max_attempts), ("acme", -3, Some(1)));
     assert_eq!(job.reasons, added.reasons);
     let options = world.run(async |tx, keys| jobs::options(tx, keys, &job).await).await;
     assert_eq!(options.get(), added.options.get());

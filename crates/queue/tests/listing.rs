@@ -32,7 +32,7 @@ impl World {
         .unwrap();
     }
 
-    /// Jobs of two types, three tenants, several classes, in all states that need no filter.
+    /// Jobs of two types, three tenants, several priorities, in all states that need no filter.
     async fn filled() -> World {
         let world = World::with_limits(Limits::DEFAULT).await;
         let worker = turnwise_queue::workers::Worker::new("w", "n", 0, 9);
@@ -45,7 +45,7 @@ impl World {
             let id = format!("{:03}", (n * 37) % 120);
             let mut new = NewJob::new(job_type, &id, json("{}"));
             new.spec.tenant = format!("t{}", (n / 10 + n) % 3);
-            new.class = i8::try_from(n % 4 - 1).ok();
+            new.priority = i8::try_from(n % 4 - 1).ok();
             // Several jobs have the same time.
             let at_us = 10_000 + n / 4 * 10;
             match n % 10 {

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod bulk;
-mod classes;
 mod common;
 mod concurrency;
 mod dependencies;
@@ -15,5 +14,6 @@ mod lock_model;
 mod locks;
 mod membership;
 mod parking;
+mod priorities;
 mod state_machine;
 mod tenants;

@@ -30,7 +30,7 @@ pub(crate) fn is_kept(job: &Job) -> bool {
 /// The fields of a record that the invariants are about.
 pub fn in_words(job: Option<&Job>) -> String {
     let Some(job) = job else { return "not there".to_owned() };
-    let Job { attempts, crashes, class, .. } = job;
+    let Job { attempts, crashes, priority, .. } = job;
     let (state, then, cancel_requested) = (job.state(), job.then(), job.cancel_requested());
     let (order_us, unmet) = (job.order_us(), job.unmet());
     let locks = match (job.locks.is_none(), job.reserved(), job.waits()) {
@@ -45,6 +45,6 @@ pub fn in_words(job: Option<&Job>) -> String {
     let history: Vec<_> = job.history.iter().take(4).map(|event| &event.kind).collect();
     format!(
         "{state:?} claim {claim:?} then {then:?} cancel {cancel_requested} order {order_us} attempts {attempts} \
-         crashes {crashes} unmet {unmet} class {class} {history:?}{locks}{kept}"
+         crashes {crashes} unmet {unmet} priority {priority} {history:?}{locks}{kept}"
     )
 }

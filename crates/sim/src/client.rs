@@ -146,7 +146,7 @@ impl Client {
                     35..70 => self.cancel(&key).await,
                     70..85 => self.restart(&key).await,
                     100..115 => self.retry(&key).await,
-                    115.. => self.set_class(&key).await,
+                    115.. => self.set_priority(&key).await,
                     _ => self.remove(&key).await,
                 }
             }
@@ -290,7 +290,7 @@ impl Client {
                 let tenant = self.payer.clone().unwrap_or_else(|| self.setting.plan.tenant(&self.rng));
                 let timeouts = self.setting.plan.timeouts(&self.rng);
                 let after = after(n);
-                let class = plan.filter(|_| self.rng.chance(300)).map(|plan| plan.class(&self.rng));
+                let priority = plan.filter(|_| self.rng.chance(300)).map(|plan| plan.priority(&self.rng));
                 let spec = JobSpec {
                     tenant,
                     timeouts,
@@ -301,7 +301,7 @@ impl Client {
                     ..JobSpec::default()
                 };
                 let new = NewJob::new(&job_type, &id, script.options(&self.rng));
-                NewJob { spec, class, not_before_us, after, ..new }
+                NewJob { spec, priority, not_before_us, after, ..new }
             })
             .collect();
         for job in jobs.iter().filter(|job| !job.after.is_empty()) {
@@ -385,22 +385,22 @@ impl Client {
         self.note("was told", told);
     }
 
-    async fn set_class(&mut self, key: &JobKey) {
+    async fn set_priority(&mut self, key: &JobKey) {
         let Some(plan) = &self.setting.plan.eligibility else { return };
-        let class = plan.class(&self.rng);
-        self.note("sets the class of", format!("{} to {class}", key.1));
+        let priority = plan.priority(&self.rng);
+        self.note("sets the priority of", format!("{} to {priority}", key.1));
         self.link.set_op(Some(Op::of(OpKind::SetClass, key)));
         let space = &self.keys;
         let done = self
             .store
-            .transact(|tx| async move { jobs::set_class(&tx, space, &key.0, &key.1, class).await })
+            .transact(|tx| async move { jobs::set_priority(&tx, space, &key.0, &key.1, priority).await })
             .await;
         let told = done.as_ref().map_or_else(|error| error.to_string(), |told| format!("{told:?}"));
         self.note("was told", told);
-        let is = self.setting.checker.known(|known| Some(known.jobs.get(key)?.record.as_ref()?.class));
+        let is = self.setting.checker.known(|known| Some(known.jobs.get(key)?.record.as_ref()?.priority));
         // It may have ended and be gone by now.
-        if matches!(done, Ok(jobs::Classed::Set(_))) && is.is_some_and(|is| is != class) {
-            let story = format!("{key:?} was given class {class}, and has {is:?}");
+        if matches!(done, Ok(jobs::Prioritized::Set(_))) && is.is_some_and(|is| is != priority) {
+            let story = format!("{key:?} was given priority {priority}, and has {is:?}");
             self.setting.core.violated("acknowledged changes are in the store", story);
         }
     }

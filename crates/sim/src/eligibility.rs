@@ -1,4 +1,4 @@
-//! Which jobs may start, in worlds where not all may: dependencies, concurrency limits that jobs state, filters, and priority classes.
+//! Which jobs may start, in worlds where not all may: dependencies, concurrency limits that jobs state, filters, and priorities.
 //!
 //! A job may depend on any job of any client, so that ends, removals and additions coincide. Some dependencies name jobs
 //! that are gone, or would close a cycle: the queue refuses these requests. Filters and buckets have few names, so that
@@ -30,8 +30,8 @@ const LIMIT: &str = "concurrency:";
 /// Prefixes of ids: those of a client's own jobs, and of the flood.
 const BEGINNINGS: [&str; 3] = ["c0-", "c1-", "f"];
 
-/// Priority classes. The default class is the most frequent.
-const CLASSES: [i8; 6] = [-20, -1, 0, 0, 1, 19];
+/// Priorities. The default priority is the most frequent.
+const PRIORITIES: [i8; 6] = [-20, -1, 0, 0, 1, 19];
 
 /// The actions of filters. Most of them have an effect.
 const ACTIONS: [Action; 8] = [
@@ -112,9 +112,9 @@ impl EligibilityPlan {
         reasons
     }
 
-    /// A priority class.
-    pub fn class(&self, rng: &SeededRng) -> i8 {
-        *rng.choose(&CLASSES)
+    /// A priority.
+    pub fn priority(&self, rng: &SeededRng) -> i8 {
+        *rng.choose(&PRIORITIES)
     }
 
     /// A random filter. It replaces the filter of the same name, if there is one.

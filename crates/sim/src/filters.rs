@@ -181,7 +181,7 @@ impl Filters {
         let may = old.limited().is_some() || has_changed;
         // The record of a job that is claimed or rejected in the same transaction no longer states its old place.
         let stands = new.state().is_claimed() || new.state().is_final() || old.order_us() == new.order_us();
-        may && stands && (&old.tenant, old.class) == (&new.tenant, new.class)
+        may && stands && (&old.tenant, old.priority) == (&new.tenant, new.priority)
     }
 
     /// Checks that no bucket holds more running jobs than its limit. The jobs claimed in this commit must obey their limits

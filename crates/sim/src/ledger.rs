@@ -49,7 +49,7 @@ pub enum OpKind {
     Restart,
     /// `jobs::retry`.
     Retry,
-    /// `jobs::set_class`.
+    /// `jobs::set_priority`.
     SetClass,
     /// `filters::put` and `filters::remove`.
     Filter,

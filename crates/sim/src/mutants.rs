@@ -242,8 +242,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "tenant_changed_in_the_record_only",
         file: "crates/queue/src/jobs.rs",
-        find: "    let moves = job.tenant != new.tenant || new.class.is_some_and(|class| class != job.class);",
-        replace: "    let moves = new.class.is_some_and(|class| class != job.class);",
+        find: "    let moves = job.tenant != new.tenant || new.priority.is_some_and(|priority| priority != job.priority);",
+        replace: "    let moves = new.priority.is_some_and(|priority| priority != job.priority);",
         why: "A job that is added again under another tenant stays in the queue of the first.",
     },
     Mutant {
@@ -698,8 +698,8 @@ pub const ELIGIBILITY_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "class_in_the_record_alone",
         file: "crates/queue/src/jobs.rs",
-        find: "        place.class = class;\n",
+        find: "        place.priority = priority;\n",
         replace: "",
-        why: "A limited job whose class has changed is not where its record says.",
+        why: "A limited job whose priority has changed is not where its record says.",
     },
 ];

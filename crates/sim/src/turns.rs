@@ -6,7 +6,7 @@
 //! the sum of all tenants' shares, divided by the tenant's own share. If one slot rotates, the tenant gets it in at least
 //! one of W cycles. The jobs of one tenant start one after the other, and the one that has waited the longest starts first.
 //! So each of its n jobs starts within n · W cycles. W more pass until the tenant's turn begins, and as many as its surplus
-//! lasts. The check excludes tenants with several priority classes, because the first class precedes all others. It
+//! lasts. The check excludes tenants with several priorities, because the first priority precedes all others. It
 //! excludes tenants with running jobs that never rotate, because these jobs may use the tenant's whole share. It also
 //! excludes worlds in which jobs lock, because weights order their jobs.
 //!
@@ -109,9 +109,9 @@ impl Turns {
                 self.waited.clear();
                 continue;
             }
-            let mut classes: BTreeMap<&str, BTreeSet<i8>> = BTreeMap::new();
+            let mut priorities: BTreeMap<&str, BTreeSet<i8>> = BTreeMap::new();
             for (_, job) in &jobs {
-                classes.entry(&job.tenant).or_default().insert(job.class);
+                priorities.entry(&job.tenant).or_default().insert(job.priority);
             }
             let mut shares: BTreeMap<&str, (f64, usize)> = BTreeMap::new();
             for (_, job) in &jobs {
@@ -123,7 +123,7 @@ impl Turns {
                 let runs = inspection.known.runs.get(*key).copied().unwrap_or(0);
                 let (waited_us, before) = self.waited.entry((*key).clone()).or_insert((0, runs));
                 let tenant = job.tenant.as_str();
-                let is_judged = classes[tenant].len() == 1 && !once.contains(&tenant);
+                let is_judged = priorities[tenant].len() == 1 && !once.contains(&tenant);
                 if !could_run.contains(key) || *before != runs || !is_judged {
                     (*waited_us, *before) = (0, runs);
                     continue;

@@ -1,7 +1,6 @@
 //! The integration tests of this crate, as one program: it links once.
 #![allow(clippy::unwrap_used)]
 
-mod classes;
 mod clock;
 mod common;
 mod concurrency;
@@ -18,6 +17,7 @@ mod metrics;
 mod modes;
 mod neighbours;
 mod nodes;
+mod priorities;
 mod recording;
 mod rotation;
 mod services;

@@ -85,7 +85,7 @@ pub(crate) struct Args {
     /// fewer than 7 jobs with this NAME run
     #[arg(long, value_name = "TEXT")]
     reason: Vec<String>,
-    /// The job's priority class, -20 to 19, by default 0. A tenant's jobs of lower classes start first
+    /// The job's priority, -20 to 19, by default 0. A tenant's jobs with lower numbers start first
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     priority: Option<i32>,
     /// If the job exists, run it again with the values that are given here

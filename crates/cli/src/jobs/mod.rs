@@ -55,9 +55,9 @@ Examples:
   turnwise jobs retry --tenant acme --state cancelled
   turnwise jobs retry --where 'state = failed and reason ~ timeout and ended_age < 2d'")]
     Retry(RetryArgs),
-    /// Change a job's priority class: -20 (first of its tenant's jobs) to 19 (last)
+    /// Change a job's priority: -20 (first of its tenant's jobs) to 19 (last)
     ///
-    /// A pending job moves in the queue immediately. For any other job, the class applies when the job is pending again.
+    /// A pending job moves in the queue immediately. For any other job, the priority applies when the job is pending again.
     #[command(after_help = "\
 Examples:
   turnwise jobs priority mail mail-17 -5
@@ -139,11 +139,11 @@ pub(crate) struct RetryArgs {
 pub(crate) struct PriorityArgs {
     #[command(flatten)]
     which: ChangeArgs,
-    /// The priority class
+    /// The priority
     #[arg(value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     #[arg(required_unless_present = "condition", conflicts_with = "condition")]
     priority: Option<i32>,
-    /// With --where: the priority class
+    /// With --where: the priority
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     #[arg(conflicts_with = "job_type", required_unless_present = "job_type")]
     to: Option<i32>,

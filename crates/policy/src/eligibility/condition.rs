@@ -100,7 +100,7 @@ pub struct Subject<'a> {
 pub struct Standing<'a> {
     /// Its states: a parked job is delayed, too.
     pub states: &'a [&'a str],
-    /// Its priority class.
+    /// Its priority.
     pub priority: i8,
     /// The attempts since it was added.
     pub attempts: u32,

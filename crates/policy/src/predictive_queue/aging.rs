@@ -49,7 +49,7 @@ impl Aging {
         age >= u64::from(self.ticks)
     }
 
-    /// Whether a job of this age is overdue: it comes before all jobs of its class that are not.
+    /// Whether a job of this age is overdue: it comes before all jobs of its priority that are not.
     pub fn is_overdue(&self, age: u64) -> bool {
         age >= u64::from(self.ticks) * OVERDUE
     }

@@ -1,6 +1,6 @@
 //! Which jobs of the window start in a pass, which one reserves, and why the others do not start.
 //!
-//! 1. The window is sorted by class, then by aged weight, then by line, then by its original order. Each job in a
+//! 1. The window is sorted by priority, then by aged weight, then by line, then by its original order. Each job in a
 //!    job's [`line`](super::line) makes it older by a tick. So jobs of the busiest resource do not remain until the
 //!    end, when few jobs can run at the same time. An overdue job comes before all lines, in the original order. If
 //!    no job of the window wants locks, the window keeps the order of fair share.
@@ -34,8 +34,8 @@ use super::summary::{Obstacle, Running, Summary, obstacle, weigh_total};
 /// A job of the window.
 #[derive(Debug, Clone, Copy)]
 pub struct WindowJob<'a> {
-    /// Its priority class: jobs of lower classes come first, whatever they weigh.
-    pub class: i8,
+    /// Its priority: jobs with lower numbers come first, whatever they weigh.
+    pub priority: i8,
     /// Since when it waits, in µs.
     pub since_us: i64,
     /// The locks that it wants.
@@ -136,8 +136,8 @@ pub fn order(window: &[WindowJob<'_>], system: System<'_>, rules: &Rules) -> Dec
     let key = |index: usize, job: &WindowJob<'_>, weighed: &Weighed| {
         let late = if aging.is_overdue(weighed.age) { (false, 0) } else { (true, weighed.line) };
         let (in_time, line) = if as_it_came { (false, 0) } else { late };
-        let (class, aged) = if as_it_came { (0, Aged::default()) } else { (job.class, weighed.aged) };
-        (class, aged, in_time, Reverse(line), index)
+        let (priority, aged) = if as_it_came { (0, Aged::default()) } else { (job.priority, weighed.aged) };
+        (priority, aged, in_time, Reverse(line), index)
     };
     let all = window.iter().zip(&lines);
     let mut weights: Vec<Weighed> = all.map(|(job, line)| weighed(job, *line, &picked)).collect();

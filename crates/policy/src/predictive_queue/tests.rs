@@ -343,14 +343,14 @@ fn decide(scene: &Scene) -> Decision {
             owners.push(place);
         }
     }
-    let candidate = |(place, (class, ticks, requests)): (usize, &'_ (i8, i64, Requests))| {
-        (*class, *ticks * TICK, requests.clone(), owners.iter().position(|owner| *owner == place))
+    let candidate = |(place, (priority, ticks, requests)): (usize, &'_ (i8, i64, Requests))| {
+        (*priority, *ticks * TICK, requests.clone(), owners.iter().position(|owner| *owner == place))
     };
     let owned: Vec<_> = window.iter().enumerate().map(candidate).collect();
     let window: Vec<WindowJob<'_>> = owned
         .iter()
-        .map(|(class, since_us, requests, reservation)| WindowJob {
-            class: *class,
+        .map(|(priority, since_us, requests, reservation)| WindowJob {
+            priority: *priority,
             since_us: *since_us,
             requests,
             reservation: *reservation,
@@ -420,10 +420,10 @@ proptest! {
         let mut count = 0;
         while count < decision.start.len() {
             let first = left.iter().copied().min_by_key(|place| {
-                let (class, ticks, wanted) = &scene.window[*place];
+                let (priority, ticks, wanted) = &scene.window[*place];
                 let age = rules.aging.age(*ticks * TICK, NOW);
                 let aged = rules.aging.aged(weigh(wanted, &jobs).total, age + lines[*place]);
-                (*class, aged, Reverse(lines[*place]), *place)
+                (*priority, aged, Reverse(lines[*place]), *place)
             }).unwrap();
             left.retain(|place| *place != first);
             if started.contains(&first) {
@@ -528,7 +528,7 @@ fn an_overdue_job_comes_before_all_lines() {
         let mut jobs = vec![(now_us - age * TICK, &sharing)];
         jobs.extend((0..40).map(|_| (now_us - 31 * TICK, &alone)));
         let window = jobs.iter().map(|(since_us, requests)| WindowJob {
-            class: 0,
+            priority: 0,
             since_us: *since_us,
             requests,
             reservation: None,
@@ -548,7 +548,7 @@ fn a_job_reserves_only_against_jobs_that_come_much_later() {
     let rules = Rules::default();
     // The big job came at 0, and the others at these ticks. The pass is at tick `now`.
     let reserves = |others: &[i64], now: i64| {
-        let big = WindowJob { class: 0, since_us: 0, requests: &big, reservation: None };
+        let big = WindowJob { priority: 0, since_us: 0, requests: &big, reservation: None };
         let mut window = vec![big];
         window.extend(others.iter().map(|tick| WindowJob { since_us: tick * TICK, requests: &small, ..big }));
         let now_us = now * TICK;
@@ -565,8 +565,8 @@ fn a_job_reserves_only_against_jobs_that_come_much_later() {
 fn a_job_that_may_not_reserve_blocks_no_other() {
     let (big, small) = (wants(r#"{"node":{"exclusive":["a","b"]}}"#), wants(r#"{"node":{"shared":["b"]}}"#));
     let held = summary_of(&[Running::starting(&wants(r#"{"node":{"shared":["a"]}}"#), &levels())]);
-    let big = WindowJob { class: 0, since_us: 0, requests: &big, reservation: None };
-    let window = [big, WindowJob { since_us: 40 * TICK, requests: &small, class: 1, ..big }];
+    let big = WindowJob { priority: 0, since_us: 0, requests: &big, reservation: None };
+    let window = [big, WindowJob { since_us: 40 * TICK, requests: &small, priority: 1, ..big }];
     let decide = |may_reserve| {
         let now_us = 50 * TICK;
         let system = System { running: &held, reservations: &[], room: 9, may_reserve, now_us };
@@ -593,9 +593,9 @@ fn overtaken(aging: Aging) -> Option<i64> {
         let running = summary_of(&ends.iter().map(|(_, job)| job.clone()).collect::<Vec<_>>());
         let reservations = if reserved { vec![reservation(&big)] } else { Vec::new() };
         let mut window =
-            vec![WindowJob { class: 0, since_us: 0, requests: &big, reservation: reserved.then_some(0) }];
+            vec![WindowJob { priority: 0, since_us: 0, requests: &big, reservation: reserved.then_some(0) }];
         window.extend((0..4).map(|place| WindowJob {
-            class: 0,
+            priority: 0,
             since_us: now_us,
             requests: &small[(place + usize::try_from(step).unwrap()) % 2],
             reservation: None,
@@ -631,8 +631,8 @@ fn reservation(requests: &Requests) -> Running {
 fn a_job_that_knows_no_lock_yet_reserves_the_big_lock_against_a_job_that_wants_it_alone() {
     let unknown = wants(r#"{"node":{"shared":"unknown"}}"#);
     let big = wants(r#"{"big_lock":true}"#);
-    let job = |requests, class, reservation| WindowJob { class, since_us: NOW, requests, reservation };
-    // Because of the classes, the job without a reservation is examined first.
+    let job = |requests, priority, reservation| WindowJob { priority, since_us: NOW, requests, reservation };
+    // Because of the priorities, the job without a reservation is examined first.
     let window = [job(&big, 0, None), job(&unknown, 1, Some(0))];
     let running = Summary::new(&levels());
     // A row of the lock queue names the lock alone.
@@ -684,7 +684,7 @@ fn the_first_reservation_is_served_first_whatever_the_window_says() {
     let (levels, now_us) = (levels(), 300 * TICK);
     let both = wants(r#"{"node":{"exclusive":["a","b"]},"group":{"shared":"unknown"}}"#);
     let (a, b) = (wants(r#"{"node":{"exclusive":["a"]}}"#), wants(r#"{"node":{"exclusive":["b"]}}"#));
-    let job = |requests, reservation| WindowJob { class: 0, since_us: 0, requests, reservation };
+    let job = |requests, reservation| WindowJob { priority: 0, since_us: 0, requests, reservation };
     let window = [job(&a, None), job(&b, Some(1)), job(&both, Some(0))];
     let running = Summary::new(&levels);
     let system = System {
@@ -707,7 +707,7 @@ fn reserved_units_count_with_held_ones() {
     let (three, one) = (disk(3), disk(1));
     let mut running = Summary::new(&levels());
     running.add(&Running::starting(&one, &levels()));
-    let window = [WindowJob { class: 0, since_us: NOW, requests: &one, reservation: None }];
+    let window = [WindowJob { priority: 0, since_us: NOW, requests: &one, reservation: None }];
     let reasons = |reservations: &[Running]| {
         let decision = order(
             &window,
@@ -727,7 +727,7 @@ fn reserved_units_count_with_held_ones() {
 fn a_reservation_ends_when_its_job_starts() {
     let disk = |units: u32| wants(&format!(r#"{{"disk":{{"shared":{{"a":{units}}}}}}}"#));
     let (one, two) = (disk(1), disk(2));
-    let job = |requests, since_us, reservation| WindowJob { class: 0, since_us, requests, reservation };
+    let job = |requests, since_us, reservation| WindowJob { priority: 0, since_us, requests, reservation };
     let window = [job(&one, 0, Some(0)), job(&two, NOW, None)];
     let running = Summary::new(&levels());
     let system = System {

@@ -10,7 +10,7 @@
 //! 2. *Free slots.* As many waiting jobs as there are free slots need no other job's slot.
 //! 3. *Deficits.* Up to half of `max_churn` continuous jobs are preempted for jobs of tenants with a larger deficit.
 //! 4. *Longest running.* The other half rotates within tenants: the longest running job is preempted for the one that was
-//!    started longest ago. If a tenant's jobs have several priority classes, jobs of the highest number are preempted first,
+//!    started longest ago. If a tenant's jobs have several priorities, jobs of the highest number are preempted first,
 //!    for jobs of the lowest. No job is preempted for one of a higher number.
 //! 5. What one of these two steps leaves of its half is the other one's.
 //! 6. *Balance.* With what is left of `max_churn`, a worker gives continuous jobs back if other workers are emptier
@@ -125,8 +125,8 @@ pub struct Running {
     pub key: f64,
     /// When it was started, in µs.
     pub started_us: i64,
-    /// Its priority class. Of a tenant's jobs, those of higher classes are preempted first, and none for one of a higher class.
-    pub class: i8,
+    /// Its priority. Of a tenant's jobs, those with higher numbers are preempted first, and none for one with a higher number.
+    pub priority: i8,
     /// It never ends by itself, and may be preempted.
     pub continuous: bool,
     /// It has nothing to do now.
@@ -142,8 +142,8 @@ pub struct Waiting {
     pub tenant: usize,
     /// Its key under CouchDB's fair-share scheduling.
     pub key: f64,
-    /// Its priority class.
-    pub class: i8,
+    /// Its priority.
+    pub priority: i8,
     /// When it was last started, or added, in µs.
     pub not_started_since_us: i64,
 }
@@ -206,18 +206,18 @@ pub struct Stop {
     pub why: Why,
 }
 
-/// Reorders each tenant's jobs by class, lower classes first. `of` returns a job's tenant and class. The places of a tenant in
-/// the list, and the order of its jobs within a class, stay the same.
-pub fn in_classes<T>(jobs: Vec<T>, of: impl Fn(&T) -> (usize, i16)) -> Vec<T> {
+/// Reorders each tenant's jobs by priority, lower priorities first. `of` returns a job's tenant and priority. The places of a tenant in
+/// the list, and the order of its jobs within a priority, stay the same.
+pub fn by_priority<T>(jobs: Vec<T>, of: impl Fn(&T) -> (usize, i16)) -> Vec<T> {
     let tenants: Vec<usize> = jobs.iter().map(|job| of(job).0).collect();
     let mut own: HashMap<usize, Vec<(i16, usize, T)>> = HashMap::new();
     for (place, job) in jobs.into_iter().enumerate() {
-        let (tenant, class) = of(&job);
-        own.entry(tenant).or_default().push((class, place, job));
+        let (tenant, priority) = of(&job);
+        own.entry(tenant).or_default().push((priority, place, job));
     }
     for jobs in own.values_mut() {
         // They are taken from the end.
-        jobs.sort_by_key(|(class, place, _)| Reverse((*class, *place)));
+        jobs.sort_by_key(|(priority, place, _)| Reverse((*priority, *place)));
     }
     tenants.iter().filter_map(|tenant| own.get_mut(tenant)?.pop().map(|(.., job)| job)).collect()
 }

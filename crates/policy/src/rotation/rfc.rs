@@ -1,13 +1,13 @@
 //! Rotation by keys, as in CouchDB's fair-share scheduling (RFC 017): running jobs with the highest keys are preempted for waiting
 //! jobs with the lowest.
 //!
-//! Priority classes order only the jobs of one tenant. Keys decide which places a tenant has among all jobs; classes decide which of
-//! its jobs have them. So a class moves no slot between tenants.
+//! Priorities order only the jobs of one tenant. Keys decide which places a tenant has among all jobs; priorities decide which of
+//! its jobs have them. So a priority moves no slot between tenants.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
 
-use super::{Float, Rules, Running, Stop, Waiting, Why, in_classes};
+use super::{Float, Rules, Running, Stop, Waiting, Why, by_priority};
 
 /// The order in which jobs are preempted: the highest key first, then the longest running.
 fn first_stopped(a: &&Running, b: &&Running) -> Ordering {
@@ -29,7 +29,7 @@ fn first<T: Copy>(mut all: Vec<T>, count: usize, order: impl Fn(&T, &T) -> Order
     all
 }
 
-/// A job, and the key of its place. The tenant's jobs of the first class have the first of its places.
+/// A job, and the key of its place. The tenant's jobs of the first priority have the first of its places.
 type Placed<'a, T> = (f64, &'a T);
 
 /// The first `count` jobs in that order, each with the key of its place.
@@ -38,33 +38,33 @@ fn places<'a, T>(
     count: usize,
     order: impl Fn(&&'a T, &&'a T) -> Ordering,
     key: impl Fn(&T) -> f64,
-    class: impl Fn(&T) -> (usize, i16),
+    priority: impl Fn(&T) -> (usize, i16),
 ) -> Vec<Placed<'a, T>> {
     let mut all: Vec<&T> = all.collect();
-    if all.windows(2).all(|pair| class(pair[0]).1 == class(pair[1]).1) {
+    if all.windows(2).all(|pair| priority(pair[0]).1 == priority(pair[1]).1) {
         return first(all, count, order).into_iter().map(|job| (key(job), job)).collect();
     }
     all.sort_by(order);
     let keys: Vec<f64> = all.iter().map(|job| key(job)).collect();
-    let jobs = in_classes(all, |job| class(job));
+    let jobs = by_priority(all, |job| priority(job));
     keys.into_iter().zip(jobs).take(count).collect()
 }
 
-/// The jobs in the order in which they are preempted: the highest place first, and of a tenant the last class.
+/// The jobs in the order in which they are preempted: the highest place first, and of a tenant the last priority.
 fn stopped_first<'a>(jobs: impl Iterator<Item = &'a Running>, count: usize) -> Vec<Placed<'a, Running>> {
-    places(jobs, count, first_stopped, |job| job.key, |job| (job.tenant, -i16::from(job.class)))
+    places(jobs, count, first_stopped, |job| job.key, |job| (job.tenant, -i16::from(job.priority)))
 }
 
-/// The waiting jobs without a free slot: the lowest place first, and of a tenant the first class.
+/// The waiting jobs without a free slot: the lowest place first, and of a tenant the first priority.
 fn beyond_free(waiting: &[Waiting], free: usize, most: usize) -> Vec<Placed<'_, Waiting>> {
-    let class = |job: &Waiting| (job.tenant, i16::from(job.class));
-    let mut first = places(waiting.iter(), free.saturating_add(most), first_started, |job| job.key, class);
+    let priority = |job: &Waiting| (job.tenant, i16::from(job.priority));
+    let mut first = places(waiting.iter(), free.saturating_add(most), first_started, |job| job.key, priority);
     first.split_off(free.min(first.len()))
 }
 
-/// A job is not preempted for one of the same tenant with a later class.
+/// A job is not preempted for one of the same tenant with a later priority.
 fn may_go_for(running: &Running, waiting: &Waiting) -> bool {
-    running.tenant != waiting.tenant || running.class >= waiting.class
+    running.tenant != waiting.tenant || running.priority >= waiting.priority
 }
 
 pub(super) fn rotate(running: &[Running], waiting: &[Waiting], rules: &Rules) -> Vec<Stop> {
@@ -95,7 +95,7 @@ pub(super) fn rotate(running: &[Running], waiting: &[Waiting], rules: &Rules) ->
     stops
 }
 
-/// Preempts jobs for jobs of the same tenant with an earlier class, whatever their keys. The slot stays with the tenant: the
+/// Preempts jobs for jobs of the same tenant with an earlier priority, whatever their keys. The slot stays with the tenant: the
 /// preempted job takes the other one's place in the queue.
 fn stop_later_classes(
     rotating: &[&Running],
@@ -104,9 +104,9 @@ fn stop_later_classes(
     most: usize,
     stops: &mut Vec<Stop>,
 ) {
-    let classes = rotating.iter().map(|job| job.class).chain(waiting.iter().map(|job| job.class));
-    let (least, last) =
-        classes.fold((i8::MAX, i8::MIN), |(least, last), class| (class.min(least), class.max(last)));
+    let priorities = rotating.iter().map(|job| job.priority).chain(waiting.iter().map(|job| job.priority));
+    let (least, last) = priorities
+        .fold((i8::MAX, i8::MIN), |(least, last), priority| (priority.min(least), priority.max(last)));
     if least >= last {
         return;
     }
@@ -115,7 +115,7 @@ fn stop_later_classes(
         own.entry(job.tenant).or_default().push(job);
     }
     for jobs in own.values_mut() {
-        jobs.sort_by(|a, b| a.class.cmp(&b.class).then_with(|| first_stopped(b, a)));
+        jobs.sort_by(|a, b| a.priority.cmp(&b.priority).then_with(|| first_stopped(b, a)));
     }
     for (_, waiting) in beyond_free(waiting, free, usize::MAX) {
         if stops.len() >= most {
@@ -125,7 +125,7 @@ fn stop_later_classes(
             continue;
         }
         let Some(jobs) = own.get_mut(&waiting.tenant) else { continue };
-        if let Some(job) = jobs.pop_if(|job| job.class > waiting.class) {
+        if let Some(job) = jobs.pop_if(|job| job.priority > waiting.priority) {
             stops.push(Stop { job: job.job, why: Why::LongestRunning });
         }
     }

@@ -62,11 +62,11 @@ fn tenant(tag: f64, running: usize) -> Tenant {
 /// A continuous job, started this many minutes ago.
 fn running(job: usize, tenant: usize, minutes: i64) -> Running {
     let started_us = NOW_US - minutes * MINUTE_US;
-    Running { job, tenant, key: 0.0, started_us, class: 0, continuous: true, idle: false, locks: false }
+    Running { job, tenant, key: 0.0, started_us, priority: 0, continuous: true, idle: false, locks: false }
 }
 
 fn waiting(tenant: usize, minutes: i64) -> Waiting {
-    Waiting { tenant, key: 0.0, class: 0, not_started_since_us: NOW_US - minutes * MINUTE_US }
+    Waiting { tenant, key: 0.0, priority: 0, not_started_since_us: NOW_US - minutes * MINUTE_US }
 }
 
 fn stops(stops: &[Stop]) -> Vec<(usize, Why)> {
@@ -170,8 +170,8 @@ fn one_shot_jobs_are_stopped_only_if_more_of_them_run_than_max_jobs() {
 
 #[test]
 fn of_a_tenant_the_last_class_is_preempted_first_and_none_for_a_later_class() {
-    let of = |class, job| Running { class, ..job };
-    let wait = |class, minutes| Waiting { class, ..waiting(0, minutes) };
+    let of = |priority, job| Running { priority, ..job };
+    let wait = |priority, minutes| Waiting { priority, ..waiting(0, minutes) };
     let tenants = [tenant(0.0, 3)];
     let three = [of(-5, running(0, 0, 9)), of(3, running(1, 0, 5)), of(3, running(2, 0, 7))];
     let rotated = |waits: &[Waiting]| stops(&rotate(plain(), &tenants, &three, waits, &rules(3, 10), NOW_US));
@@ -180,9 +180,9 @@ fn of_a_tenant_the_last_class_is_preempted_first_and_none_for_a_later_class() {
     assert_eq!(rotated(&[wait(0, 1), wait(2, 1), wait(3, 1)]), [longest(2), longest(1)]);
     assert_eq!(rotated(&[wait(-5, 1), wait(-5, 1), wait(-5, 1)]), [longest(2), longest(1), longest(0)]);
     assert_eq!(rotated(&[wait(4, 99)]), []);
-    // Between tenants classes count for nothing: what is owed does.
+    // Between tenants priorities count for nothing: what is owed does.
     let two = [tenant(0.0, 3), tenant(0.0, 0)];
-    let other = [Waiting { class: 19, ..waiting(1, 1) }];
+    let other = [Waiting { priority: 19, ..waiting(1, 1) }];
     let decided = rotate(plain(), &two, &three, &other, &rules(3, 10), NOW_US);
     assert_eq!(stops(&decided), [(2, Why::LargerDeficit)]);
 }
@@ -209,20 +209,20 @@ fn by_keys_the_highest_are_preempted_for_the_lowest() {
 
 #[test]
 fn by_keys_classes_order_a_tenants_own_jobs_and_nothing_else() {
-    let of = |class, key, job| Running { class, key, ..job };
-    let wait = |tenant, class, key| Waiting { class, key, ..waiting(tenant, 1) };
+    let of = |priority, key, job| Running { priority, key, ..job };
+    let wait = |tenant, priority, key| Waiting { priority, key, ..waiting(tenant, 1) };
     let three = [of(-5, 9.0, running(0, 0, 9)), of(3, 5.0, running(1, 0, 9)), of(0, 7.0, running(2, 1, 9))];
     let rotated = |waits: &[Waiting]| stops(&rotate(Scheme::Rfc, &[], &three, waits, &rules(3, 3), NOW_US));
-    // The highest place is the first tenant's, and its job of the last class goes.
+    // The highest place is the first tenant's, and its job of the last priority goes.
     assert_eq!(rotated(&[wait(2, 19, 1.0)]), [(1, Why::LargerDeficit)]);
-    // Of jobs of one tenant none goes for a later class, and one goes for an earlier class whatever the keys.
+    // Of jobs of one tenant none goes for a later priority, and one goes for an earlier priority whatever the keys.
     assert_eq!(rotated(&[wait(0, 4, 1.0)]), []);
     assert_eq!(rotated(&[wait(0, -5, 99.0)]), [(1, Why::LongestRunning)]);
     assert_eq!(
         rotated(&[wait(0, -20, 99.0), wait(0, -20, 99.0)]),
         [(1, Why::LongestRunning), (0, Why::LongestRunning)]
     );
-    // A class moves no slot between tenants.
+    // A priority moves no slot between tenants.
     assert_eq!(rotated(&[wait(2, -20, 99.0)]), []);
     // The same holds for idle jobs.
     let idle = three.map(|job| Running { idle: true, ..job });
@@ -275,7 +275,7 @@ fn jobs_are_given_back_to_emptier_workers_with_what_is_left_of_churn() {
 fn places_are_given_by_class_within_each_tenant() {
     let jobs = vec![(0, 5, 'a'), (1, 0, 'b'), (0, -5, 'c'), (0, 5, 'd'), (1, 0, 'e'), (0, -5, 'f')];
     let placed: String =
-        in_classes(jobs, |(tenant, class, _)| (*tenant, *class)).iter().map(|job| job.2).collect();
+        by_priority(jobs, |(tenant, priority, _)| (*tenant, *priority)).iter().map(|job| job.2).collect();
     assert_eq!(placed, "cbfaed");
 }
 
@@ -339,7 +339,7 @@ fn anything() -> impl Strategy<Value = Any> {
                         tenant: index.index(count),
                         key,
                         started_us,
-                        class: 0,
+                        priority: 0,
                         continuous,
                         idle,
                         locks: idle,
@@ -354,7 +354,7 @@ fn anything() -> impl Strategy<Value = Any> {
                 .map(|(index, key, seconds, ..)| Waiting {
                     tenant: index.index(count),
                     key,
-                    class: 0,
+                    priority: 0,
                     not_started_since_us: NOW_US - seconds * 1_000_000,
                 })
                 .collect();

@@ -53,7 +53,7 @@ impl<'a, T> Queues<'a, T> {
 struct Balance<'a> {
     tenants: Vec<Tenant>,
     pace: Pace,
-    /// The jobs of each tenant that can be stopped: the highest class first, then the longest running.
+    /// The jobs of each tenant that can be stopped: the highest priority first, then the longest running.
     running: Queues<'a, Running>,
     /// The waiting jobs of each tenant.
     waiting: Queues<'a, Waiting>,
@@ -88,7 +88,7 @@ impl<'a> Balance<'a> {
     /// Replaces the jobs that can be stopped.
     fn replace_running(&mut self, running: impl Iterator<Item = &'a Running>) {
         let mut running: Vec<&Running> = running.collect();
-        running.sort_by_key(|job| (Reverse(job.class), job.started_us));
+        running.sort_by_key(|job| (Reverse(job.priority), job.started_us));
         self.running = Queues::new(self.tenants.len(), running.into_iter(), |job| job.tenant);
         self.highest.clear();
         for tenant in 0..self.tenants.len() {
@@ -192,9 +192,9 @@ impl<'a> Balance<'a> {
         while stops.len() < most
             && let Some(Reverse((_, tenant))) = longest.pop()
         {
-            // A job takes no turn in the slot of a job with a lower class.
-            let class = self.waiting.first(tenant).map_or(i8::MAX, |job| job.class);
-            if self.running.first(tenant).is_some_and(|job| job.class >= class && may_stop(job))
+            // A job takes no turn in the slot of a job with a lower priority.
+            let priority = self.waiting.first(tenant).map_or(i8::MAX, |job| job.priority);
+            if self.running.first(tenant).is_some_and(|job| job.priority >= priority && may_stop(job))
                 && let Some(running) = self.running.pop_first(tenant)
             {
                 stops.push(running.job);

@@ -11,7 +11,7 @@ use crate::predictive_queue::tests::{levels, requests, running};
 #[derive(Debug, Clone)]
 struct Job {
     id: String,
-    class: i8,
+    priority: i8,
     since_us: i64,
     requests: Requests,
     verdict: Verdict,
@@ -38,9 +38,9 @@ fn job() -> impl Strategy<Value = Job> {
         prop_oneof![4 => Just(Verdict::Unknown), 1 => Just(Verdict::OtherPass), 1 => Just(Verdict::Tried)];
     let pinned = prop::bool::weighted(0.1);
     (0..3_i8, 0..2_000_000_000_i64, requests(), verdict, pinned).prop_map(
-        |(class, since_us, requests, verdict, pinned)| Job {
+        |(priority, since_us, requests, verdict, pinned)| Job {
             id: String::new(),
-            class,
+            priority,
             since_us,
             requests,
             verdict,
@@ -87,7 +87,7 @@ impl Scene {
             .enumerate()
             .map(|(n, job)| Candidate {
                 id: &job.id,
-                class: job.class,
+                priority: job.priority,
                 since_us: job.since_us,
                 requests: &job.requests,
                 reservation: (self.reserved == Some(n)).then_some(0),
@@ -123,7 +123,7 @@ impl Scene {
 fn plain(jobs: usize, room: usize) -> Scene {
     let job = |n| Job {
         id: format!("job {n}"),
-        class: 0,
+        priority: 0,
         since_us: 0,
         requests: Requests::default(),
         verdict: Verdict::Unknown,

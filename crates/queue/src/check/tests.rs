@@ -26,7 +26,7 @@ fn every_key_of_the_keyspace_has_a_meaning() {
     let held_back = || LimitedPlace {
         limit: Limit { bucket: Bucket::Reason("b".into()), most: 7 },
         tenant: "x".into(),
-        class: -3,
+        priority: -3,
         order_us: -5,
     };
     let (big, all, spot) = (Spot::BIG_LOCK, Spot::whole("l"), Spot::resource("l", "r"));
@@ -106,13 +106,13 @@ fn every_key_of_the_keyspace_has_a_meaning() {
     }
     let keyed = keys.pending_entry("t", &by_key(0.5), "i\"");
     assert_eq!(key_text(&keyed), r#"["pending","t","x",0.5,0,-5,"i\""]"#);
-    // Without a key first, then by the key; within that by class and time.
-    let of_class = |class, place| QueuePlace { class, ..place };
+    // Without a key first, then by the key; within that by priority and time.
+    let of_priority = |priority, place| QueuePlace { priority, ..place };
     let places = [
-        of_class(-20, by_time(9)),
-        of_class(-1, by_time(8)),
+        of_priority(-20, by_time(9)),
+        of_priority(-1, by_time(8)),
         by_time(7),
-        of_class(19, by_time(1)),
+        of_priority(19, by_time(1)),
         by_key(-1.5),
         by_key(-1.0),
         by_key(0.0),
@@ -324,7 +324,7 @@ fn the_places_of_a_job_in_buckets_are_checked() {
     assert_eq!(found(running(), runs(), &[("a", 3)]), [WRONG], "of another claim");
     assert_eq!(found(running(), runs(), &[("a", 4), ("b", 4)]), [WRONG], "one too many");
     let limit = Limit { bucket: Bucket::Reason("a".into()), most: 2 };
-    let place = LimitedPlace { limit: limit.clone(), tenant: "x".into(), class: 0, order_us: 3 };
+    let place = LimitedPlace { limit: limit.clone(), tenant: "x".into(), priority: 0, order_us: 3 };
     let held_back = || json!({"state": "delayed", "limited": limit});
     assert_eq!(found(held_back(), IndexRow::Limited(place.clone()), &[]), []);
     assert_eq!(found(held_back(), IndexRow::Delayed(3), &[]), [Invariant::OnePlace; 2]);

@@ -28,8 +28,8 @@ pub struct LimitedPlace {
     pub limit: Limit,
     /// The tenant to whose queue it returns.
     pub tenant: String,
-    /// Its priority class.
-    pub class: i8,
+    /// Its priority.
+    pub priority: i8,
     /// Its time in that queue, in µs.
     pub order_us: i64,
 }
@@ -37,17 +37,18 @@ pub struct LimitedPlace {
 impl Keyspace {
     /// The row of a limited job.
     pub fn limited_entry(&self, job_type: &str, place: &LimitedPlace, id: &str) -> Bytes {
-        let LimitedPlace { limit: Limit { bucket, most }, tenant, class, order_us } = place;
-        let (kind, class) = (bucket_kind(bucket), i64::from(*class));
-        pack(&self.space, &("limited", kind, bucket.name(), job_type, most, tenant, class, order_us, id))
+        let LimitedPlace { limit: Limit { bucket, most }, tenant, priority, order_us } = place;
+        let (kind, priority) = (bucket_kind(bucket), i64::from(*priority));
+        pack(&self.space, &("limited", kind, bucket.name(), job_type, most, tenant, priority, order_us, id))
     }
 
     /// Type, place and id of a key of [`Keyspace::limited`].
     pub fn parse_limited(&self, key: &[u8]) -> Result<(String, LimitedPlace, String)> {
-        let (_, kind, name, job_type, most, tenant, class, order_us, id): LimitedKey<'_> = self.read(key)?;
+        let (_, kind, name, job_type, most, tenant, priority, order_us, id): LimitedKey<'_> =
+            self.read(key)?;
         let limit = Limit { bucket: self.bucket(&kind, name, key)?, most };
-        let class = i8::try_from(class).map_err(|_| self.unreadable(key))?;
-        Ok((job_type, LimitedPlace { limit, tenant, class, order_us }, id))
+        let priority = i8::try_from(priority).map_err(|_| self.unreadable(key))?;
+        Ok((job_type, LimitedPlace { limit, tenant, priority, order_us }, id))
     }
 
     /// Bucket, job type and id of a key of [`Keyspace::rate_holders`].

@@ -10,8 +10,8 @@
 //! | `("clock")` | the latest time that any node has used, in µs ([`crate::clock`]) | the first node whose clock is ahead |
 //! | `("jobs", type, id)` | the job record ([`crate::Job`]) | every writer, fenced by the claim while the job runs |
 //! | `("options", type, id, n)` | n-th piece of options too large for the record (bytes) | with the record |
-//! | `("pending", type, tenant, class, order, id)` | empty, or its locks (JSON); lowest class (-20 to 19) first, then order (a time) | with it |
-//! | `("pending", type, tenant, key, class, order, id)` | the same, sorted by `key` (a float); after all rows without a key | a worker |
+//! | `("pending", type, tenant, priority, order, id)` | empty, or its locks (JSON); lowest priority (-20 to 19) first, then order (a time) | with it |
+//! | `("pending", type, tenant, key, priority, order, id)` | the same, sorted by `key` (a float); after all rows without a key | a worker |
 //! | `("waiting", type, tenant)` | versionstamp (10 bytes), set when a job becomes pending: the tenant may have some | with the pending row |
 //! | `("delayed", type, not_before, id)` | as in `ended`; the job does not start before that time | with the record |
 //! | `("parked", type, group, key, id)` | the token that the job compared ([`crate::parking`]); a change of `key` wakes the job | with the record |
@@ -29,7 +29,7 @@
 //! | `("filters", id)` | a job filter ([`crate::filters`]) | a change of the filter |
 //! | `("filters_vs")` | versionstamp (10 bytes) of the filters | with the filters |
 //! | `("paused", type, order, id)` | the filter that paused the job, and the version of the filters then (JSON) | with the record |
-//! | `("limited", kind, bucket, type, limit, tenant, class, order, id)` | a limited job ([`crate::concurrency`]); the filters' version | with it |
+//! | `("limited", kind, bucket, type, limit, tenant, priority, order, id)` | a limited job ([`crate::concurrency`]); the filters' version | with it |
 //! | `("rates", kind, bucket, type, id)` | a running job of the bucket, and its claim (JSON); the kind is `filter` or `reason` | the claim's holder |
 //! | `("rate_guard", n)` | a claim of some bucket (JSON): claims of one bucket conflict here | with the claim |
 //! | `("roomy", type, kind, bucket)` | versionstamp (10 bytes): the bucket may have room for jobs of the type | a release, or a limited job |

@@ -14,18 +14,18 @@ use super::{KeyRange, Keyspace};
 pub struct QueuePlace {
     /// The tenant whose queue it is.
     pub tenant: String,
-    /// A key that sorts the job before its class, if there is one.
+    /// A key that sorts the job before its priority, if there is one.
     pub key: Option<SortKey>,
-    /// Its priority class: lower ones run first.
-    pub class: i8,
+    /// Its priority: lower ones run first.
+    pub priority: i8,
     /// When it was last started, or added, in µs.
     pub order_us: i64,
 }
 
 impl QueuePlace {
-    /// A place that only its time decides, in the default class.
+    /// A place that only its time decides, in the default priority.
     pub fn by_time(tenant: &str, order_us: i64) -> Self {
-        QueuePlace { tenant: tenant.to_owned(), key: None, class: 0, order_us }
+        QueuePlace { tenant: tenant.to_owned(), key: None, priority: 0, order_us }
     }
 
     /// The elements of a pending row's key after its type.
@@ -37,9 +37,9 @@ impl QueuePlace {
             }
             _ => (None, rest),
         };
-        let [Element::Int(class), Element::Int(order_us), Element::String(id)] = rest else { return None };
-        let class = i8::try_from(*class).ok()?;
-        let place = QueuePlace { tenant: tenant.as_ref().to_owned(), key, class, order_us: *order_us };
+        let [Element::Int(priority), Element::Int(order_us), Element::String(id)] = rest else { return None };
+        let priority = i8::try_from(*priority).ok()?;
+        let place = QueuePlace { tenant: tenant.as_ref().to_owned(), key, priority, order_us: *order_us };
         Some((place, id.as_ref().to_owned()))
     }
 }
@@ -47,11 +47,11 @@ impl QueuePlace {
 impl Keyspace {
     /// A job's place in the queue of its tenant.
     pub fn pending_entry(&self, job_type: &str, place: &QueuePlace, id: &str) -> Bytes {
-        let QueuePlace { tenant, key, class, order_us } = place;
-        let class = i64::from(*class);
+        let QueuePlace { tenant, key, priority, order_us } = place;
+        let priority = i64::from(*priority);
         match key {
-            None => pack(&self.space, &("pending", job_type, tenant, class, order_us, id)),
-            Some(key) => pack(&self.space, &("pending", job_type, tenant, key.get(), class, order_us, id)),
+            None => pack(&self.space, &("pending", job_type, tenant, priority, order_us, id)),
+            Some(key) => pack(&self.space, &("pending", job_type, tenant, key.get(), priority, order_us, id)),
         }
     }
 

@@ -71,8 +71,8 @@ keys! {
     range pending(job_type: &str) = ("pending", job_type);
     /// The queue of one tenant, in the order in which its jobs run.
     range pending_of(job_type: &str, tenant: &str) = ("pending", job_type, tenant);
-    /// The part of that queue whose jobs are of one class and are not sorted by keys, in the order of time.
-    range pending_in(job_type: &str, tenant: &str, class: i8) = ("pending", job_type, tenant, i64::from(class));
+    /// The part of that queue whose jobs are of one priority and are not sorted by keys, in the order of time.
+    range pending_in(job_type: &str, tenant: &str, priority: i8) = ("pending", job_type, tenant, i64::from(priority));
     /// The mark that a tenant may have pending jobs.
     key waiting_entry(job_type: &str, tenant: &str) = ("waiting", job_type, tenant);
     /// The tenants of a type that may have pending jobs, by name.

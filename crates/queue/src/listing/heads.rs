@@ -67,7 +67,7 @@ fn put(to: &mut Vec<u8>, begin: &[u8], end: &[u8]) {
 }
 
 impl Listing<'_> {
-    /// Finds the queues of the tenants and classes in a range of the queues of a type.
+    /// Finds the queues of the tenants and priorities in a range of the queues of a type.
     pub(super) async fn open_queues_in(&mut self, job_type: &Arc<str>, range: KeyRange) -> Result<bool> {
         let (order, is_remote, room) = (self.wanted.order, self.tx.is_remote(), self.room());
         let tail = Tail::of(self, job_type, &Run::Queue(Arc::from(""), 0));
@@ -86,7 +86,7 @@ impl Listing<'_> {
                 put(to, &key[..elements.place()], &[end]);
                 return Ok(Step::Seek);
             }
-            let class = elements.int().ok_or_else(not_of_its_index)?;
+            let priority = elements.int().ok_or_else(not_of_its_index)?;
             let group = elements.place();
             let at_us = elements.int().ok_or_else(not_of_its_index)?;
             if is_wanted && !tail.is_ahead(key, group, to) {
@@ -94,8 +94,8 @@ impl Listing<'_> {
                     return Ok(Step::Seek);
                 }
                 // These are read at the same time.
-                let class = i8::try_from(class).map_err(|_| not_of_its_index())?;
-                behind.push(Run::Queue(Arc::from(&*tenant), class));
+                let priority = i8::try_from(priority).map_err(|_| not_of_its_index())?;
+                behind.push(Run::Queue(Arc::from(&*tenant), priority));
             } else if is_wanted {
                 let (kind, job_type, key) = (Kind::Pending, job_type.clone(), Bytes::copy_from_slice(key));
                 let at_us = Ranked::new(order, at_us);
@@ -185,7 +185,7 @@ impl Listing<'_> {
         let (run, id) = match kind {
             Kind::Pending => {
                 let (place, id) = self.keys.parse_pending(&key)?;
-                (Run::Queue(Arc::from(place.tenant), place.class), id)
+                (Run::Queue(Arc::from(place.tenant), place.priority), id)
             }
             _ => {
                 let ended = self.keys.parse_ended(&key)?;

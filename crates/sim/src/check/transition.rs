@@ -92,16 +92,16 @@ impl Checker {
         }
     }
 
-    /// A record changes its class, the mark of a job that another one depends on, what keeps it out of the queue, or its
+    /// A record changes its priority, the mark of a job that another one depends on, what keeps it out of the queue, or its
     /// state.
     fn check_change(&self, known: &mut CheckerState, change: &Change<'_>) -> Result<(), Broken> {
         let Change { commit, key, old, new } = *change;
         let story = || change.story();
         if change.by(&[OpKind::SetClass]) {
-            return ensure(differs_only(old, new, |was| was.class = new.class), ALLOWED, story);
+            return ensure(differs_only(old, new, |was| was.priority = new.priority), ALLOWED, story);
         }
-        if old.class != new.class && !change.by(&[OpKind::Add]) {
-            return Err(("a job keeps its class", story()));
+        if old.priority != new.priority && !change.by(&[OpKind::Add]) {
+            return Err(("a job keeps its priority", story()));
         }
         // The first job that depends on it sets a mark in its record.
         if is_awaited_now(old, new) {

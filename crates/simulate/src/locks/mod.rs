@@ -4,7 +4,7 @@
 //! lets each [`Scheme`] decide. It measures how long jobs waited, and computes bounds that no schedule can beat.
 //! `predictive` is the policy of the product, called as the workers call it.
 //!
-//! The simulation leaves out: several workers, crashes, tenants, priority classes, filters, and the time that a start
+//! The simulation leaves out: several workers, crashes, tenants, priorities, filters, and the time that a start
 //! takes.
 //!
 //! ```

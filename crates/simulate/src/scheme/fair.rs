@@ -412,7 +412,7 @@ impl Scheme for Fair {
                 tenant: index(job.tenant),
                 key: self.keys[*id as usize].get(),
                 started_us: job.order_us,
-                class: 0,
+                priority: 0,
                 continuous: job.continuous,
                 idle: false,
                 locks: false,
@@ -424,7 +424,7 @@ impl Scheme for Fair {
             waiting.extend(self.queues[tenant].iter().take(rows).map(|(_, since, job)| Waiting {
                 tenant: index(tenant),
                 key: self.keys[*job as usize].get(),
-                class: 0,
+                priority: 0,
                 not_started_since_us: *since,
             }));
         }

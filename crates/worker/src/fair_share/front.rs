@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use turnwise_policy::contention::Shard;
 use turnwise_policy::fair_share::virtual_time::{TenantTurn, apportion, first};
-use turnwise_policy::rotation::in_classes;
+use turnwise_policy::rotation::by_priority;
 use turnwise_queue::Result;
 use turnwise_queue::tenants::Pending;
 use turnwise_store::Transaction;
@@ -39,17 +39,18 @@ impl Front {
         first.map(|(_, tenant)| self.tenants[*tenant].tenant.clone())
     }
 
-    /// Replaces each job's class by its rank among the classes of the same tenant's jobs here: 0 for the lowest class.
-    /// A window is ordered by classes first. With ranks, no tenant gets ahead of other tenants by its class numbers. If
-    /// a tenant's jobs all have one class, their rank is 0.
+    /// Replaces each job's priority by its rank among the priorities of the same tenant's jobs here: 0 for the lowest priority.
+    /// A window is ordered by priorities first. With ranks, no tenant gets ahead of other tenants by its priority numbers. If
+    /// a tenant's jobs all have one priority, their rank is 0.
     pub fn rank_classes(&mut self) {
-        let mut classes: BTreeMap<usize, BTreeSet<i8>> = BTreeMap::new();
+        let mut priorities: BTreeMap<usize, BTreeSet<i8>> = BTreeMap::new();
         for (job, tenant) in &self.jobs {
-            classes.entry(*tenant).or_default().insert(job.class);
+            priorities.entry(*tenant).or_default().insert(job.priority);
         }
         for (job, tenant) in &mut self.jobs {
-            let before = classes.get(tenant).map_or(0, |classes| classes.range(..job.class).count());
-            job.class = i8::try_from(before).unwrap_or(i8::MAX);
+            let before =
+                priorities.get(tenant).map_or(0, |priorities| priorities.range(..job.priority).count());
+            job.priority = i8::try_from(before).unwrap_or(i8::MAX);
         }
     }
 }
@@ -252,11 +253,11 @@ impl FairShare {
     }
 }
 
-/// Jobs in the order of their keys, each with its tenant. The keys decide which positions a tenant gets; the classes
+/// Jobs in the order of their keys, each with its tenant. The keys decide which positions a tenant gets; the priorities
 /// decide which of its jobs take these positions.
 pub(super) fn ordered_by_key(mut jobs: Vec<(Pending, usize)>) -> Vec<(Pending, usize)> {
     jobs.sort_by(|(one, _), (other, _)| by_key(one, other));
-    in_classes(jobs, |(job, tenant)| (*tenant, job.class.into()))
+    by_priority(jobs, |(job, tenant)| (*tenant, job.priority.into()))
 }
 
 /// The order of jobs if keys decide.

@@ -237,9 +237,9 @@ impl FairShare {
             let priority = priorities.get(&job.id);
             let key = state.key(tenant, priority.copied().flatten(), job.order_us, now_us).get();
             job.key = Some(key);
-            // The class comes before the key, but stored keys ignore it. So jobs of other classes stay among those
-            // without keys, which are sorted by class.
-            if priority.is_some() && job.class == 0 {
+            // The priority comes before the key, but stored keys ignore it. So jobs of other priorities stay among those
+            // without keys, which are sorted by priority.
+            if priority.is_some() && job.priority == 0 {
                 front.to_sort.push((job.id.clone(), Some(key)));
             }
         }

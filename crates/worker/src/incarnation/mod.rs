@@ -82,8 +82,8 @@ struct Running {
     controls: Arc<Controls>,
     /// Its charges.
     charges: RunCharges,
-    /// Its priority class.
-    class: i8,
+    /// Its priority.
+    priority: i8,
     /// Whether it runs until it is stopped.
     continuous: bool,
     /// Whether it declares locks.
@@ -275,9 +275,15 @@ impl Incarnation {
         }
         let key = self.fair.key_of_start(&job.tenant, job.sort_key, job.order_us());
         controls.set_key(key);
-        let (class, continuous, locks) = (job.class, job.continuous, !job.locks.is_none());
-        let running =
-            Running { controls: controls.clone(), charges, class, continuous, locks, grown_us: started_us };
+        let (priority, continuous, locks) = (job.priority, job.continuous, !job.locks.is_none());
+        let running = Running {
+            controls: controls.clone(),
+            charges,
+            priority,
+            continuous,
+            locks,
+            grown_us: started_us,
+        };
         let before = self.running.insert(claim, running);
         assert!(before.is_none(), "two runs have the claim {claim}");
         let delay_us = match duration_us(spread) {

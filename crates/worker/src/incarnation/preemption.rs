@@ -109,7 +109,7 @@ impl Incarnation {
                 tenant: 0,
                 key: running.controls.key().unwrap_or(f64::MIN),
                 started_us: charges.started_us,
-                class: running.class,
+                priority: running.priority,
                 continuous: charges.rotates,
                 idle: running.controls.idle.is_idle(),
                 locks: running.locks,
@@ -194,7 +194,7 @@ impl Incarnation {
             waiting.extend(jobs.iter().map(|job| Waiting {
                 tenant,
                 key: job.key.unwrap_or(f64::MIN),
-                class: job.class,
+                priority: job.priority,
                 not_started_since_us: job.order_us,
             }));
         }

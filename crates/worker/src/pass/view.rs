@@ -40,8 +40,8 @@ impl Source<'_> {
             if let Some(job) = job.filter(Job::is_pending) {
                 let order_us = job.order_us();
                 let Job { id, spec, .. } = job;
-                // It has a reservation: whatever its class, it precedes jobs of the window without one.
-                found.push(Pending { id, order_us, key: None, class: 0, locks: spec.locks.into() });
+                // It has a reservation: whatever its priority, it precedes jobs of the window without one.
+                found.push(Pending { id, order_us, key: None, priority: 0, locks: spec.locks.into() });
             }
         }
         Ok(found)
@@ -155,7 +155,7 @@ fn decide<'a>(
     let candidates: Vec<Candidate<'_>> = jobs
         .map(|(job, verdict, pinned)| Candidate {
             id: &job.id,
-            class: job.class,
+            priority: job.priority,
             since_us: job.order_us,
             requests: &job.locks,
             reservation: locks.and_then(|locks| locks.position(job_type, &job.id)),

@@ -1,4 +1,4 @@
-//! Priority classes: the order in which a tenant's jobs start, without disadvantage for other tenants.
+//! Priorities: the order in which a tenant's jobs start, without disadvantage for other tenants.
 
 use turnwise_policy::fair_share::Fairness;
 use turnwise_queue::{NewJob, State, jobs};
@@ -6,8 +6,8 @@ use turnwise_worker::{FairRules, Options, RotationRules, Tunables};
 
 use crate::common::{T, World, done, json, tuned};
 
-async fn add(world: &World, tenant: &str, id: &str, class: i8, locks: Option<&str>) {
-    let mut new = NewJob { class: Some(class), ..NewJob::new(T, id, json("{}")) }
+async fn add(world: &World, tenant: &str, id: &str, priority: i8, locks: Option<&str>) {
+    let mut new = NewJob { priority: Some(priority), ..NewJob::new(T, id, json("{}")) }
         .with(|spec| spec.tenant = tenant.into());
     if let Some(locks) = locks {
         new.spec.locks = serde_json::from_str(locks).unwrap();
@@ -32,11 +32,11 @@ async fn in_order(world: &mut World, jobs: usize) -> Vec<String> {
 #[tokio::test]
 async fn a_tenants_jobs_start_by_class_and_a_change_counts_at_once() {
     let mut world = World::new();
-    for (id, class) in [("a", 0), ("b", 5), ("c", -5), ("d", 19), ("e", -20)] {
-        add(&world, "x", id, class, None).await;
+    for (id, priority) in [("a", 0), ("b", 5), ("c", -5), ("d", 19), ("e", -20)] {
+        add(&world, "x", id, priority, None).await;
     }
     let keys = &world.keys;
-    world.store.transact(|tx| async move { jobs::set_class(&tx, keys, T, "d", -10).await }).await.unwrap();
+    world.store.transact(|tx| async move { jobs::set_priority(&tx, keys, T, "d", -10).await }).await.unwrap();
     let worker = world.start(1).await;
     assert_eq!(in_order(&mut world, 5).await, ["e", "d", "c", "a", "b"]);
     worker.shutdown().await;
@@ -45,11 +45,11 @@ async fn a_tenants_jobs_start_by_class_and_a_change_counts_at_once() {
 #[tokio::test]
 async fn where_keys_decide_classes_order_the_jobs_of_a_tenant() {
     let mut world = World::new();
-    for (id, class) in [("a", 0), ("b", 5), ("c", -5), ("d", 19), ("e", -20), ("f", 0)] {
-        add(&world, "x", id, class, None).await;
+    for (id, priority) in [("a", 0), ("b", 5), ("c", -5), ("d", 19), ("e", -20), ("f", 0)] {
+        add(&world, "x", id, priority, None).await;
         world.clock.advance(std::time::Duration::from_millis(1));
     }
-    // More jobs than one pass reads of a queue. All have keys, so the store sorts them behind jobs of other classes.
+    // More jobs than one pass reads of a queue. All have keys, so the store sorts them behind jobs of other priorities.
     for n in 0..30 {
         add(&world, "x", &format!("many{n:02}"), 0, None).await;
     }

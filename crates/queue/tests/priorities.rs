@@ -1,34 +1,34 @@
-//! Priority classes: how they order a tenant's queue, when they change, and that jobs keep them.
+//! Priorities: how they order a tenant's queue, when they change, and that jobs keep them.
 
 use crate::common::{T, json};
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::concurrency::ReleaseOptions;
-use turnwise_queue::jobs::{self, Classed};
+use turnwise_queue::jobs::{self, Prioritized};
 use turnwise_queue::{
     Claim, Context, Error, Keyspace, NewJob, Result, State, concurrency, filters, locks, tenants,
 };
 use turnwise_store::Transaction;
 
-type World = crate::common::World<Classes>;
+type World = crate::common::World<Priorities>;
 
 #[derive(Default)]
-struct Classes;
+struct Priorities;
 
 impl World {
-    async fn add(&self, id: &str, class: Option<i8>, now_us: i64) {
-        let new = NewJob { class, ..NewJob::new(T, id, json("{}")) };
+    async fn add(&self, id: &str, priority: Option<i8>, now_us: i64) {
+        let new = NewJob { priority, ..NewJob::new(T, id, json("{}")) };
         self.run(async |tx, keys| jobs::add(tx, keys, &new, now_us).await.map(drop)).await;
     }
 
-    async fn set(&self, id: &str, class: i8) -> Result<Classed> {
-        self.try_run(async |tx, keys| jobs::set_class(tx, keys, T, id, class).await).await
+    async fn set(&self, id: &str, priority: i8) -> Result<Prioritized> {
+        self.try_run(async |tx, keys| jobs::set_priority(tx, keys, T, id, priority).await).await
     }
 
     async fn queue(&self) -> Vec<(String, i8)> {
         let front = self.run(async |tx, keys| tenants::front(tx, keys, T, "default", 100).await).await;
-        front.into_iter().map(|job| (job.id, job.class)).collect()
+        front.into_iter().map(|job| (job.id, job.priority)).collect()
     }
 
     async fn claim(&self, id: &str, number: u64) -> Claim {
@@ -49,13 +49,13 @@ impl World {
 }
 
 fn queued(jobs: &[(&str, i8)]) -> Vec<(String, i8)> {
-    jobs.iter().map(|(id, class)| ((*id).to_owned(), *class)).collect()
+    jobs.iter().map(|(id, priority)| ((*id).to_owned(), *priority)).collect()
 }
 
 #[tokio::test]
 async fn lower_classes_come_first_and_equal_ones_in_the_order_of_time() {
     let world = World::new().await;
-    for (n, (id, class)) in (1..).zip([
+    for (n, (id, priority)) in (1..).zip([
         ("a", None),
         ("b", Some(19)),
         ("c", Some(-20)),
@@ -63,24 +63,24 @@ async fn lower_classes_come_first_and_equal_ones_in_the_order_of_time() {
         ("e", Some(-20)),
         ("f", Some(-1)),
     ]) {
-        world.add(id, class, n).await;
+        world.add(id, priority, n).await;
     }
     assert_eq!(
         world.queue().await,
         queued(&[("c", -20), ("e", -20), ("f", -1), ("a", 0), ("d", 0), ("b", 19)])
     );
-    assert_eq!(world.set("b", -20).await.unwrap(), Classed::Set(State::Pending));
+    assert_eq!(world.set("b", -20).await.unwrap(), Prioritized::Set(State::Pending));
     assert_eq!(world.queue().await[..3], queued(&[("b", -20), ("c", -20), ("e", -20)]), "as it came");
-    assert_eq!(world.set("c", 7).await.unwrap(), Classed::Set(State::Pending));
+    assert_eq!(world.set("c", 7).await.unwrap(), Prioritized::Set(State::Pending));
     assert_eq!(world.queue().await.last(), Some(&("c".to_owned(), 7)));
     let rank = async |id: &str| {
         let job = world.get(id).await;
         world.run(async |tx, keys| tenants::rank(tx, keys, &job, 100).await).await
     };
     assert_eq!((rank("b").await, rank("c").await), (0, 5));
-    for class in [-21, 20] {
-        assert!(matches!(world.set("a", class).await, Err(Error::Invalid { field: "priority", .. })));
-        let new = NewJob { class: Some(class), ..NewJob::new(T, "x", json("{}")) };
+    for priority in [-21, 20] {
+        assert!(matches!(world.set("a", priority).await, Err(Error::Invalid { field: "priority", .. })));
+        let new = NewJob { priority: Some(priority), ..NewJob::new(T, "x", json("{}")) };
         assert!(matches!(new.check(), Err(Error::Invalid { field: "priority", .. })));
     }
     assert!(matches!(world.set("nobody", 1).await, Err(Error::NotFound)));
@@ -102,17 +102,17 @@ async fn a_job_keeps_its_class_until_a_client_changes_it() {
         assert_eq!(world.queue().await, queued(&[("a", -3), ("b", 0)]));
     }
     world.add("a", None, 100).await;
-    assert_eq!(world.get("a").await.class, -3, "added again without one");
+    assert_eq!(world.get("a").await.priority, -3, "added again without one");
     world.add("a", Some(2), 101).await;
     assert_eq!(world.queue().await, queued(&[("b", 0), ("a", 2)]));
-    // The class of a running job is stored for its next run.
+    // The priority of a running job is stored for its next run.
     let claim = world.claim("a", 4).await;
-    assert_eq!(world.set("a", -1).await.unwrap(), Classed::Set(State::Running));
+    assert_eq!(world.set("a", -1).await.unwrap(), Prioritized::Set(State::Running));
     world.end("a", &claim, Ending::Stopped).await;
     assert_eq!(world.queue().await, queued(&[("a", -1), ("b", 0)]));
     world.run(async |tx, keys| jobs::cancel(tx, keys, T, "a", 102).await).await;
-    assert_eq!(world.set("a", 5).await.unwrap(), Classed::Ended(State::Cancelled));
-    assert_eq!(world.get("a").await.class, -1);
+    assert_eq!(world.set("a", 5).await.unwrap(), Prioritized::Ended(State::Cancelled));
+    assert_eq!(world.get("a").await.priority, -1);
 }
 
 #[tokio::test]
