@@ -53,7 +53,7 @@ fn queued(jobs: &[(&str, i8)]) -> Vec<(String, i8)> {
 }
 
 #[tokio::test]
-async fn lower_classes_come_first_and_equal_ones_in_the_order_of_time() {
+async fn lower_numbers_come_first_and_equal_ones_in_the_order_of_time() {
     let world = World::new().await;
     for (n, (id, priority)) in (1..).zip([
         ("a", None),

@@ -43,7 +43,7 @@ async fn a_tenants_jobs_start_by_class_and_a_change_counts_at_once() {
 }
 
 #[tokio::test]
-async fn where_keys_decide_classes_order_the_jobs_of_a_tenant() {
+async fn where_keys_decide_priorities_order_the_jobs_of_a_tenant() {
     let mut world = World::new();
     for (id, priority) in [("a", 0), ("b", 5), ("c", -5), ("d", 19), ("e", -20), ("f", 0)] {
         add(&world, "x", id, priority, None).await;
@@ -70,7 +70,7 @@ async fn where_keys_decide_classes_order_the_jobs_of_a_tenant() {
 }
 
 #[tokio::test]
-async fn no_tenant_gets_ahead_of_other_tenants_by_classes() {
+async fn no_tenant_gets_ahead_of_other_tenants_by_priorities() {
     for locks in [None, Some(r#"{"node":{"exclusive":["n"]}}"#)] {
         let mut world = World::new();
         for n in 0..6 {
