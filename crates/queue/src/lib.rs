@@ -4,7 +4,7 @@
 //! transaction writes a document and its job. Time is an argument. A job is in exactly one [`Place`].
 //!
 //! - [`jobs`]: what clients do: add, get, list, cancel, remove.
-//! - [`place`]: where a job is, and the only function that moves it.
+//! - [`place`]: where a job is, and where it can go from there.
 //! - [`claims`]: what workers do: claim, update, end a run; the claim fences every write.
 //! - [`workers`]: membership: register, ping, leave, and the removal of dead workers.
 //! - [`locks`]: the locks that running jobs hold and wait for.

@@ -418,7 +418,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "halt_does_not_abort",
         file: "crates/worker/src/run.rs",
         find: "                () = self.controls.halt.cancelled() => {\n                    Box::pin(self.abort(task)).await;\n                    return None;\n                }\n                ended = &mut task => return",
-        replace: "                () = self.controls.halt.cancelled() => {\n                    task.detach();\n                    return None;\n                }\n                ended = &mut task => return",
+        replace: "                () = self.controls.halt.cancelled() => {\n                    tokio::spawn(task);\n                    return None;\n                }\n                ended = &mut task => return",
         why: "A handler still runs under a claim that is lost.",
     },
     Mutant {
