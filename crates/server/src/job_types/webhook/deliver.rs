@@ -29,8 +29,12 @@ const MAX_DELIVERY_BYTES: usize = 64 << 10;
 /// Rows of events that are read at once, and how often, until there is something to send: what others do is read and left out.
 const ROWS: usize = 32;
 const MOST_READS: usize = 16;
+/// The same for a webhook that is far behind, as one is whose target was down.
+const ROWS_BEHIND: usize = 256;
 /// Webhooks for which a node reads events at the same time. With the largest rows, they take 60 MB.
 const READERS: usize = 32;
+/// The same for webhooks that are far behind: another 60 MB.
+const READERS_BEHIND: usize = 4;
 /// How long a target has for its response.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// A delivery that takes longer is a slow one: before the next one, the webhook rests for as long as it took.
@@ -54,6 +58,8 @@ pub(super) struct Deliverer {
     hosts: Hosts,
     /// One for each webhook whose events are read now.
     readers: Semaphore,
+    /// One for each of those that is far behind.
+    readers_behind: Semaphore,
     /// The most runs at the same time, and one permit for each that there could be now.
     slots: usize,
     free_slots: Semaphore,
@@ -91,13 +97,14 @@ impl JobHandler for Deliverer {
         let longest_us = i64::try_from(LONGEST_RUN.as_micros()).unwrap_or(i64::MAX);
         let mut delivered = 0;
         let mut waited: Option<Place> = None;
+        let mut is_behind = false;
         loop {
             let is_late = self.store.runtime().elapsed_us() > begun_us.saturating_add(longest_us);
             if is_late || job.stop.is_cancelled() {
                 return Outcome::Stopped;
             }
             let step = async {
-                match self.next(&job.job.id).await? {
+                match self.next(&job.job.id, &mut is_behind).await? {
                     Next::Send(batch) => {
                         let (url, tenant) = (&batch.webhook.url, &batch.webhook.job_tenant);
                         let held = waited.take().filter(|place| place.is_for(url, tenant));
@@ -146,8 +153,9 @@ impl JobHandler for Deliverer {
 
 impl Deliverer {
     pub fn new(store: Store, keys: Keyspace, identities: Identities, client: Client, slots: usize) -> Self {
-        let (hosts, readers, free_slots) = (Hosts::default(), Semaphore::new(READERS), Semaphore::new(slots));
-        Deliverer { store, keys, identities, client, hosts, readers, slots, free_slots }
+        let (readers, readers_behind) = (Semaphore::new(READERS), Semaphore::new(READERS_BEHIND));
+        let (hosts, free_slots) = (Hosts::default(), Semaphore::new(slots));
+        Deliverer { store, keys, identities, client, hosts, readers, readers_behind, slots, free_slots }
     }
 
     /// Waits a little for an event that the webhook wants. Returns whether there may be one. While few slots are free, it does not wait:
@@ -171,8 +179,8 @@ impl Deliverer {
         self.store.transact(again).await
     }
 
-    /// Looks what a webhook is to be sent.
-    async fn next(&self, id: &str) -> Result<Next> {
+    /// Looks what a webhook is to be sent. Notes whether there is more than it has read.
+    async fn next(&self, id: &str, is_behind: &mut bool) -> Result<Next> {
         let keys = &self.keys;
         // Before the snapshot, which becomes too old on some stores.
         let reader = self.readers.acquire().await.expect("the semaphore is never closed");
@@ -189,13 +197,17 @@ impl Deliverer {
         };
         let by_operator = webhook.by_operator && sight.caller.operates();
         let (mut events, mut through, mut is_end) = (Vec::new(), progress.position, false);
+        let mut many = None;
         for _ in 0..MOST_READS {
-            let last_gone = match events::page(&tx, keys, through, ROWS).await? {
+            many = many.or_else(|| self.readers_behind.try_acquire().ok().filter(|_| *is_behind));
+            let limit = if many.is_some() { ROWS_BEHIND } else { ROWS };
+            let last_gone = match events::page(&tx, keys, through, limit).await? {
                 Page::Events(rows) if rows.is_empty() => {
                     is_end = true;
                     break;
                 }
                 Page::Events(rows) => {
+                    *is_behind = rows.len() == limit;
                     (events, through) = batch(&sight, rows, progress.repeat_until)?;
                     if events.is_empty() {
                         continue;
@@ -209,7 +221,7 @@ impl Deliverer {
             drop(tx);
             return self.skip(&webhook, &progress, last_gone).await;
         }
-        drop((tx, reader, sight));
+        drop((tx, reader, many, sight));
         if events.is_empty() {
             if through > progress.position {
                 let moved_us = self.now_us();
