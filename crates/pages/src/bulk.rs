@@ -56,7 +56,7 @@ pub(super) fn texts(action: BulkAction) -> Texts {
         },
         BulkAction::Priority => Texts {
             name: "Set priority",
-            effect: "Within a tenant, jobs of lower classes start first.",
+            effect: "Within a tenant, jobs with lower numbers start first.",
             done: "Changed the priority",
         },
         BulkAction::RunNow => Texts {
