@@ -164,6 +164,7 @@ where
         match writing.await {
             Ok(mut pieces) => drop(pieces.flush().await),
             Err(error) => {
+                error.log();
                 tracing::warn!(reason = error.reason, "a streamed response ended early");
                 drop(to.send(Err(Broken)).await);
             }
