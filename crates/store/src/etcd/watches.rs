@@ -69,6 +69,8 @@ struct State {
 /// A key that has a watch in etcd, or will have one.
 struct Watched {
     id: i64,
+    /// Changes only together with the state: receivers are dropped at any time.
+    waiters: usize,
     told: watch::Sender<Told>,
 }
 
@@ -189,7 +191,7 @@ impl Watches {
         }
         if !state.watched.contains_key(key) {
             let watch_id = state.next_id();
-            let watched = Watched { id: watch_id, told: watch::Sender::new(Told::Creating) };
+            let watched = Watched { id: watch_id, waiters: 0, told: watch::Sender::new(Told::Creating) };
             state.watched.insert(key.clone(), watched);
             state.keys.insert(watch_id, key.clone());
             // Without a stream, the request is sent when one opens.
@@ -198,8 +200,9 @@ impl Watches {
         }
         state.waiting += 1;
         let id = state.next_id();
-        let Watched { id: watch_id, told } = &state.watched[key];
-        let (watch_id, told) = (*watch_id, told.subscribe());
+        let watched = state.watched.get_mut(key).expect("it was put there if it was not");
+        watched.waiters += 1;
+        let (watch_id, told) = (watched.id, watched.told.subscribe());
         Ok(Registration { watches: self.clone(), key: key.clone(), id, watch_id, told })
     }
 
@@ -312,8 +315,11 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let mut state = self.watches.state.lock();
         state.waiting -= 1;
-        let is_last = |watched: &Watched| watched.id == self.watch_id && watched.told.receiver_count() == 1;
-        if state.watched.get(&self.key).is_some_and(is_last) {
+        // The key may have another watch by now.
+        let same = |watched: &&mut Watched| watched.id == self.watch_id;
+        let Some(watched) = state.watched.get_mut(&self.key).filter(same) else { return };
+        watched.waiters -= 1;
+        if watched.waiters == 0 {
             state.watched.remove(&self.key);
             state.keys.remove(&self.watch_id);
             state.send(WatchDo::Cancel(WatchCancel { watch_id: self.watch_id }));
