@@ -20,6 +20,8 @@ use crate::written::{Written, basic_authorization};
 pub struct Endpoint {
     /// Ends in `/`, and has neither userinfo nor query.
     url: Url,
+    /// Whether the database is not at the root of its server, as in `http://host/path/db`.
+    under_path: bool,
     /// The form that enters replication ids.
     written: Written,
     /// HTTP Basic credentials.
@@ -117,12 +119,18 @@ impl Endpoint {
         if credentials.is_some() {
             headers.retain(|(name, _)| !name.eq_ignore_ascii_case("authorization"));
         }
-        Ok(Self { url, written, credentials, headers, proxy: None })
+        let under_path = url.path().trim_matches('/').contains('/');
+        Ok(Self { url, under_path, written, credentials, headers, proxy: None })
     }
 
     /// The database's URL without credentials; ends in `/`.
     pub fn url(&self) -> &Url {
         &self.url
+    }
+
+    /// Whether the database, or the server that holds it, is under a path of its host.
+    pub(crate) fn is_under_path(&self) -> bool {
+        self.under_path
     }
 
     /// The form that enters replication ids.
@@ -338,6 +346,15 @@ mod tests {
 
     fn parse(value: Value) -> Result<Endpoint, FieldError> {
         Endpoint::parse("source", &value, &["http".to_owned(), "https".to_owned()])
+    }
+
+    #[test]
+    fn a_server_is_under_the_path_of_its_databases() {
+        for (url, under_path) in [("http://h/db", false), ("http://h/path/db", true)] {
+            let database = parse(json!(url)).unwrap();
+            assert_eq!(database.is_under_path(), under_path);
+            assert_eq!(database.server().is_under_path(), under_path);
+        }
     }
 
     #[test]

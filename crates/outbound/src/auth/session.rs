@@ -85,7 +85,7 @@ impl Sessions {
     ) -> Arc<Session> {
         let key = Key {
             origin: endpoint.url().origin().ascii_serialization(),
-            under_path: endpoint.url().path().trim_matches('/').contains('/'),
+            under_path: endpoint.is_under_path(),
             credentials: credentials.clone(),
             headers: endpoint.headers().to_vec(),
             proxy: endpoint.proxy().cloned(),
