@@ -90,7 +90,7 @@ pub const CHAPTERS: &[Chapter] = &[
 ];
 
 /// Generates one test per chapter of the suite. The argument is an async function or closure that returns a new
-/// [`Subject`](crate::conformance::Subject) in an `Arc`, or an `Option` of it. `None` skips the chapter; the closure has then
+/// [`Subject`] in an `Arc`, or an `Option` of it. `None` skips the chapter; the closure has then
 /// already reported the reason.
 ///
 /// An engine that is not available on every machine states before the subject why its tests are skipped. Write
