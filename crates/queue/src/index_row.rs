@@ -1,6 +1,7 @@
 //! The row of a job's place in the index of that place.
 
 use bytes::Bytes;
+use turnwise_policy::eligibility::concurrency::Limit;
 
 use crate::cover::{Cover, partition_of};
 use crate::encoding::encode;
@@ -49,16 +50,16 @@ impl IndexRow {
 impl Job {
     /// Its place in the queue of its tenant; `None` if it is not pending.
     pub fn queue_place(&self) -> Option<QueuePlace> {
-        match self.index_row() {
-            IndexRow::Pending(place) => Some(place),
+        match &self.place {
+            Place::Pending { order_us, keyed, .. } => Some(self.sorted(*order_us, *keyed)),
             _ => None,
         }
     }
 
     /// Its place among the limited jobs; `None` if it is not limited.
     pub fn limited_place(&self) -> Option<LimitedPlace> {
-        match self.index_row() {
-            IndexRow::Limited(place) => Some(place),
+        match &self.place {
+            Place::Limited { order_us, limit } => Some(self.held_back(*order_us, limit)),
             _ => None,
         }
     }
@@ -66,26 +67,25 @@ impl Job {
     /// The row of its place.
     pub fn index_row(&self) -> IndexRow {
         match &self.place {
-            Place::Pending { order_us, keyed, .. } => IndexRow::Pending(QueuePlace {
-                tenant: self.tenant.clone(),
-                key: self.sort_key.filter(|_| *keyed).and_then(SortKey::new),
-                priority: self.priority,
-                order_us: *order_us,
-            }),
+            Place::Pending { order_us, keyed, .. } => IndexRow::Pending(self.sorted(*order_us, *keyed)),
             Place::Delayed { until_us } | Place::Crashing { until_us } | Place::Parked { until_us, .. } => {
                 IndexRow::Delayed(*until_us)
             }
             Place::Blocked { .. } => IndexRow::Blocked,
             Place::Paused { order_us, .. } => IndexRow::Paused(*order_us),
-            Place::Limited { order_us, limit } => IndexRow::Limited(LimitedPlace {
-                limit: limit.clone(),
-                tenant: self.tenant.clone(),
-                priority: self.priority,
-                order_us: *order_us,
-            }),
+            Place::Limited { order_us, limit } => IndexRow::Limited(self.held_back(*order_us, limit)),
             Place::Active(run) => IndexRow::Active(run.claim.worker.clone()),
             Place::Ended(end) => IndexRow::Ended(partition_of(*end, self), self.changed_us),
         }
+    }
+
+    fn sorted(&self, order_us: i64, keyed: bool) -> QueuePlace {
+        let key = self.sort_key.filter(|_| keyed).and_then(SortKey::new);
+        QueuePlace { tenant: self.tenant.clone(), key, priority: self.priority, order_us }
+    }
+
+    fn held_back(&self, order_us: i64, limit: &Limit) -> LimitedPlace {
+        LimitedPlace { limit: limit.clone(), tenant: self.tenant.clone(), priority: self.priority, order_us }
     }
 
     /// What the row of its place says about the job, so that lists need no record ([`crate::listing`]). Empty where rows have other

@@ -180,7 +180,7 @@ fn of_a_tenant_the_last_class_is_preempted_first_and_none_for_a_later_class() {
     assert_eq!(rotated(&[wait(0, 1), wait(2, 1), wait(3, 1)]), [longest(2), longest(1)]);
     assert_eq!(rotated(&[wait(-5, 1), wait(-5, 1), wait(-5, 1)]), [longest(2), longest(1), longest(0)]);
     assert_eq!(rotated(&[wait(4, 99)]), []);
-    // Between tenants priorities count for nothing: what is owed does.
+    // Between tenants priorities have no effect: the deficits decide.
     let two = [tenant(0.0, 3), tenant(0.0, 0)];
     let other = [Waiting { priority: 19, ..waiting(1, 1) }];
     let decided = rotate(plain(), &two, &three, &other, &rules(3, 10), NOW_US);

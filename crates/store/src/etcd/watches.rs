@@ -74,7 +74,7 @@ struct Watched {
     told: watch::Sender<Told>,
 }
 
-/// What the waiters of a key are told.
+/// What the waiters of a key receive.
 enum Told {
     /// The watch does not exist yet.
     Creating,

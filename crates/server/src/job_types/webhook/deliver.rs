@@ -26,11 +26,12 @@ use super::{GONE, disable};
 
 /// About how many bytes of events a delivery has at most. With each webhook of a store under way, these are 64 MB.
 const MAX_DELIVERY_BYTES: usize = 64 << 10;
-/// Rows of events that are read at once, and how often, until there is something to send: what others do is read and left out.
+/// Rows of events that are read at once, until there is something to send: what others do is read and left out.
 const ROWS: usize = 32;
-const MOST_READS: usize = 16;
 /// The same for a webhook that is far behind, as one is whose target was down.
 const ROWS_BEHIND: usize = 256;
+/// Rows that one transaction reads: it must end while its snapshot can be read, on every store.
+const MOST_ROWS: usize = 512;
 /// Webhooks for which a node reads events at the same time. With the largest rows, they take 60 MB.
 const READERS: usize = 32;
 /// The same for webhooks that are far behind: another 60 MB.
@@ -197,10 +198,13 @@ impl Deliverer {
         };
         let by_operator = webhook.by_operator && sight.caller.operates();
         let (mut events, mut through, mut is_end) = (Vec::new(), progress.position, false);
-        let mut many = None;
-        for _ in 0..MOST_READS {
-            many = many.or_else(|| self.readers_behind.try_acquire().ok().filter(|_| *is_behind));
-            let limit = if many.is_some() { ROWS_BEHIND } else { ROWS };
+        let (mut many, mut left) = (None, MOST_ROWS);
+        while left > 0 {
+            if *is_behind && many.is_none() {
+                many = self.readers_behind.try_acquire().ok();
+            }
+            let limit = left.min(if many.is_some() { ROWS_BEHIND } else { ROWS });
+            left -= limit;
             let last_gone = match events::page(&tx, keys, through, limit).await? {
                 Page::Events(rows) if rows.is_empty() => {
                     is_end = true;
