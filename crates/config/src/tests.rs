@@ -124,6 +124,16 @@ fn every_key_that_has_an_effect_has_it() {
             ..Connections::default()
         },
         multiplex: Mode::Off,
+        ..of_other_sections()
+    };
+    assert_eq!(config, expected);
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert!(Entry::all(&config).all(|(_, value)| !value.contains("hunter2")));
+}
+
+/// The settings of the sections after the first `[replicator]`.
+fn of_other_sections() -> Config {
+    Config {
         jobs: Jobs {
             retention: Duration::from_secs(3_600),
             max_wait: Duration::from_secs(25),
@@ -220,10 +230,8 @@ fn every_key_that_has_an_effect_has_it() {
             max_delay: Duration::from_secs(301),
         },
         periods: Periods { start: Duration::from_millis(500), quiet: Duration::from_secs(28) },
-    };
-    assert_eq!(config, expected);
-    assert!(!format!("{config:?}").contains("hunter2"));
-    assert!(Entry::all(&config).all(|(_, value)| !value.contains("hunter2")));
+        ..Config::default()
+    }
 }
 
 #[test]
@@ -314,6 +322,10 @@ fn an_invalid_value_is_refused_with_file_line_and_valid_values() {
         let expected = format!("my.ini:3: [replicator] {} = {}: expected {right}", key.trim(), value.trim());
         assert_eq!(refused(&format!("; comment\n[replicator]\n{line}\n")), expected);
     }
+}
+
+#[test]
+fn an_invalid_value_of_another_section_is_refused_likewise() {
     for (line, right) in [
         ("health_interval = 0", "seconds from 0.01 to 86400"),
         ("health_interval = 1.2345", "seconds from 0.01 to 86400"),

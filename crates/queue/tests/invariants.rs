@@ -45,26 +45,7 @@ impl Walk {
         let (keys, now_us) = (&self.keys, self.now_us);
         let tenant = *TENANTS.choose(&mut self.rng).unwrap();
         match self.rng.random_range(0..28) {
-            0..4 => {
-                let size = *[2, 20_000].choose(&mut self.rng).unwrap();
-                let mut new = NewJob::new(T, id, json(&format!("\"{}\"", "x".repeat(size))));
-                new.not_before_us = self.rng.random_bool(0.3).then_some(now_us + 5);
-                new.spec.max_attempts = self.rng.random_bool(0.3).then_some(1);
-                new.spec.tenant = tenant.into();
-                new.spec.continuous = self.rng.random_bool(0.5);
-                if self.rng.random_bool(0.5) {
-                    new.after = after;
-                }
-                if self.rng.random_bool(0.7) {
-                    let (most, bucket) = (self.rng.random_range(1..3), self.rng.random_range(0..2));
-                    new.spec.reasons = vec![format!("concurrency:{most}:{bucket}")];
-                }
-                if self.rng.random_bool(0.2) {
-                    jobs::add_once(tx, keys, &new, now_us).await?;
-                } else {
-                    jobs::add(tx, keys, &new, now_us).await?;
-                }
-            }
+            0..4 => return self.add(tx, id, after).await,
             4..9 => {
                 let number = u64::try_from(now_us).unwrap();
                 let claim = Claim { worker: worker.into(), number };
@@ -154,6 +135,30 @@ impl Walk {
                 let row = workers::Worker::new(worker, "n", now_us, 1);
                 workers::register(tx, keys, T, &row)?;
             }
+        }
+        Ok(())
+    }
+
+    async fn add(&mut self, tx: &Transaction, id: &str, after: Vec<After>) -> Result<(), Error> {
+        let tenant = *TENANTS.choose(&mut self.rng).unwrap();
+        let (keys, now_us) = (&self.keys, self.now_us);
+        let size = *[2, 20_000].choose(&mut self.rng).unwrap();
+        let mut new = NewJob::new(T, id, json(&format!("\"{}\"", "x".repeat(size))));
+        new.not_before_us = self.rng.random_bool(0.3).then_some(now_us + 5);
+        new.spec.max_attempts = self.rng.random_bool(0.3).then_some(1);
+        new.spec.tenant = tenant.into();
+        new.spec.continuous = self.rng.random_bool(0.5);
+        if self.rng.random_bool(0.5) {
+            new.after = after;
+        }
+        if self.rng.random_bool(0.7) {
+            let (most, bucket) = (self.rng.random_range(1..3), self.rng.random_range(0..2));
+            new.spec.reasons = vec![format!("concurrency:{most}:{bucket}")];
+        }
+        if self.rng.random_bool(0.2) {
+            jobs::add_once(tx, keys, &new, now_us).await?;
+        } else {
+            jobs::add(tx, keys, &new, now_us).await?;
         }
         Ok(())
     }

@@ -51,32 +51,7 @@ async fn no_secret_leaves_the_server() {
     .await;
     let server = TestServer::start_with("backoff_base_ms = 10\n").await;
     let (from, to, echoed) = (from.url().to_owned(), to.url().to_owned(), echo.through(&from));
-    let object = |url: &str| {
-        let bare = url.replace("jan:hunter2@", "");
-        json!({"url": bare, "auth": {"basic": {"username": "jan", "password": "hunter2"}}})
-    };
-    let header = |url: &str| {
-        let bare = url.replace("jan:hunter2@", "");
-        json!({"url": bare, "headers": {"Authorization": "Basic amFuOmh1bnRlcjI=="}})
-    };
-    let documents = [
-        ("url", json!({"source": from, "target": to})),
-        ("object", json!({"source": object(&from), "target": object(&to), "winning_revs_only": true})),
-        ("header", json!({"source": header(&from), "target": to, "doc_ids": ["d"]})),
-        ("continuous", json!({"source": from, "target": to, "continuous": true})),
-        ("down", json!({"source": "http://jan:p%40ss@127.0.0.1:1/db", "target": to})),
-        ("echo", json!({"source": echoed, "target": to})),
-        ("filter", json!({"source": from, "target": to, "filter": "no/filter"})),
-        ("echoed_filter", json!({"source": echoed, "target": to, "filter": "no/filter"})),
-        ("twin", json!({"source": from, "target": to, "continuous": true})),
-        ("over", json!({"source": "http://jan:p@ss/w@h/db", "target": 5, "_replication_state": "failed"})),
-        // Rejected, with reasons that repeat no secret.
-        ("bad1", json!({"source": "http://jan:hunter2@h:x/db", "target": to})),
-        ("bad2", json!({"source": {"url": "http://h/db", "auth": {"basic": "hunter2"}}, "target": to})),
-        ("bad3", json!({"source": from, "target": to, "continuous": "hunter2"})),
-        ("bad4", json!({"source": {"url": "http://h/db", "headers": {"Cookie": "hunter2\n"}}, "target": to})),
-        ("bad5", json!({"source": "ftp://jan:hunter2@h/db", "target": to})),
-    ];
+    let documents = documents(&from, &to, &echoed);
     let mut answers: Vec<Value> = Vec::new();
     for (id, body) in &documents {
         answers.push(server.put(&format!("/_replicator/{id}"), body).await.body);
@@ -152,6 +127,36 @@ async fn no_secret_leaves_the_server() {
         assert_eq!(line(&shown), None, "an answer shows {secret}");
         assert_eq!(line(&logged), None, "the log shows {secret}");
     }
+}
+
+/// Documents with secrets in all places, those of `from`, `to` and a peer that repeats what it is sent.
+fn documents(from: &str, to: &str, echoed: &str) -> Vec<(&'static str, Value)> {
+    let object = |url: &str| {
+        let bare = url.replace("jan:hunter2@", "");
+        json!({"url": bare, "auth": {"basic": {"username": "jan", "password": "hunter2"}}})
+    };
+    let header = |url: &str| {
+        let bare = url.replace("jan:hunter2@", "");
+        json!({"url": bare, "headers": {"Authorization": "Basic amFuOmh1bnRlcjI=="}})
+    };
+    vec![
+        ("url", json!({"source": from, "target": to})),
+        ("object", json!({"source": object(from), "target": object(to), "winning_revs_only": true})),
+        ("header", json!({"source": header(from), "target": to, "doc_ids": ["d"]})),
+        ("continuous", json!({"source": from, "target": to, "continuous": true})),
+        ("down", json!({"source": "http://jan:p%40ss@127.0.0.1:1/db", "target": to})),
+        ("echo", json!({"source": echoed, "target": to})),
+        ("filter", json!({"source": from, "target": to, "filter": "no/filter"})),
+        ("echoed_filter", json!({"source": echoed, "target": to, "filter": "no/filter"})),
+        ("twin", json!({"source": from, "target": to, "continuous": true})),
+        ("over", json!({"source": "http://jan:p@ss/w@h/db", "target": 5, "_replication_state": "failed"})),
+        // Rejected, with reasons that repeat no secret.
+        ("bad1", json!({"source": "http://jan:hunter2@h:x/db", "target": to})),
+        ("bad2", json!({"source": {"url": "http://h/db", "auth": {"basic": "hunter2"}}, "target": to})),
+        ("bad3", json!({"source": from, "target": to, "continuous": "hunter2"})),
+        ("bad4", json!({"source": {"url": "http://h/db", "headers": {"Cookie": "hunter2\n"}}, "target": to})),
+        ("bad5", json!({"source": "ftp://jan:hunter2@h/db", "target": to})),
+    ]
 }
 
 /// A worker gets the options of its job; no other client gets any of them.

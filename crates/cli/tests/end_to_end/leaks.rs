@@ -466,6 +466,44 @@ async fn event(server: &Server, token: &str, path: &str) -> String {
     text
 }
 
+/// Documents, which are tried again and again, with another echo each time. They have failed several times when this returns.
+async fn failing_documents(server: &Server, admin: &str, proxy: &str, home: &Home) -> Vec<Pair> {
+    let mut pairs = Vec::new();
+    for (place, id) in ids().enumerate() {
+        // Its first request fails, so that no run goes on for long.
+        let all: Vec<_> = echoes(place).into_iter().map(|echo| Echo { phase: "", ..echo }).collect();
+        let count = AtomicUsize::new(0);
+        let pair = Pair::start(move || all[count.fetch_add(7, Ordering::Relaxed) % all.len()]).await;
+        let mut body = replication(place, &pair.source.url(), &pair.target.url(), proxy);
+        if body["query_params"].is_object() {
+            // A document shows them to its readers.
+            body["query_params"] = json!({ "x": "y" });
+        }
+        body["continuous"] = json!(true);
+        let path = format!("/_replicator/{id}");
+        let (status, text) = ask(server, admin, Method::PUT, &path, Some(&body)).await;
+        assert_eq!(status, 201, "{text}");
+        pairs.push(pair);
+    }
+    for id in ids() {
+        let path = format!("/_scheduler/docs/_replicator/{id}");
+        // Several runs, or several attempts to read the filter.
+        let fails = async {
+            loop {
+                let (_, text) = ask(server, admin, Method::GET, &path, None).await;
+                let doc: Value = serde_json::from_str(&text).unwrap();
+                if doc["error_count"].as_u64().is_some_and(|errors| errors >= 3) {
+                    break;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            }
+        };
+        let failed = tokio::time::timeout(crate::server::PATIENCE, fails).await;
+        failed.unwrap_or_else(|_| panic!("{id} does not fail: {}", home.log()));
+    }
+    pairs
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_peers_repeat_is_in_no_answer_no_log_and_no_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -519,40 +557,7 @@ async fn what_peers_repeat_is_in_no_answer_no_log_and_no_file() {
         assert!(told.contains(expected), "{expected} is missing in\n{told}");
     }
 
-    // Documents, which are tried again and again, with another echo each time.
-    let mut pairs = Vec::new();
-    for (place, id) in ids().enumerate() {
-        // Its first request fails, so that no run goes on for long.
-        let all: Vec<_> = echoes(place).into_iter().map(|echo| Echo { phase: "", ..echo }).collect();
-        let count = AtomicUsize::new(0);
-        let pair = Pair::start(move || all[count.fetch_add(7, Ordering::Relaxed) % all.len()]).await;
-        let mut body = replication(place, &pair.source.url(), &pair.target.url(), &proxy);
-        if body["query_params"].is_object() {
-            // A document shows them to its readers.
-            body["query_params"] = json!({ "x": "y" });
-        }
-        body["continuous"] = json!(true);
-        let path = format!("/_replicator/{id}");
-        let (status, text) = ask(&server, admin, Method::PUT, &path, Some(&body)).await;
-        assert_eq!(status, 201, "{text}");
-        pairs.push(pair);
-    }
-    for id in ids() {
-        let path = format!("/_scheduler/docs/_replicator/{id}");
-        // Several runs, or several attempts to read the filter.
-        let fails = async {
-            loop {
-                let (_, text) = ask(&server, admin, Method::GET, &path, None).await;
-                let doc: Value = serde_json::from_str(&text).unwrap();
-                if doc["error_count"].as_u64().is_some_and(|errors| errors >= 3) {
-                    break;
-                }
-                tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-            }
-        };
-        let failed = tokio::time::timeout(crate::server::PATIENCE, fails).await;
-        failed.unwrap_or_else(|_| panic!("{id} does not fail: {}", home.log()));
-    }
+    let _pairs = failing_documents(&server, admin, &proxy, &home).await;
     let shown = read_everything(&server, admin, true).await;
     for expected in ["jan:*****@", "\"crashed\"", "place0"] {
         assert!(shown.contains(expected), "{expected} is missing in\n{shown}");
