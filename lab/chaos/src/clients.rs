@@ -269,6 +269,7 @@ impl Client {
         let key = format!("{job_type}/{id}");
         let Some(kind) = self.world.ledger.change(&key, |entry| {
             entry.again += 1;
+            entry.adding_again += 1;
             // The job may lock other resources from now on, or none.
             (entry.exclusive, entry.limit) = (vec![key.clone()], None);
             entry.kind
@@ -283,7 +284,9 @@ impl Client {
             job["max_attempts"] = json!(2);
         }
         let body = json!({ "jobs": [job] });
-        if self.ask(Method::POST, "/v1/jobs", Some(&body)).await.success().is_some() {
+        let answer = self.ask(Method::POST, "/v1/jobs", Some(&body)).await;
+        self.added_again(&key, &answer);
+        if answer.success().is_some() {
             self.world.counts.add("jobs added again", 1);
         }
     }
@@ -292,12 +295,24 @@ impl Client {
     async fn retry(&mut self) {
         let Some((job_type, id)) = self.recent() else { return };
         let key = format!("{job_type}/{id}");
-        if self.world.ledger.change(&key, |entry| entry.again += 1).is_none() {
+        let again = |entry: &mut Entry| {
+            entry.again += 1;
+            entry.adding_again += 1;
+        };
+        if self.world.ledger.change(&key, again).is_none() {
             return;
         }
         self.world.ledger.reopen(&key);
         let path = format!("/v1/jobs/{job_type}/{id}/retry");
-        let _ = self.ask(Method::POST, &path, None).await;
+        let answer = self.ask(Method::POST, &path, None).await;
+        self.added_again(&key, &answer);
+    }
+
+    /// Notes that a request that adds a job again has done so, or has changed nothing. One without an answer may do it later.
+    fn added_again(&self, key: &str, answer: &Answer) {
+        if !matches!(answer, Answer::Unknown) {
+            self.world.ledger.change(key, |entry| entry.adding_again -= 1);
+        }
     }
 
     /// Makes a change that must not affect how the job ends.

@@ -83,6 +83,8 @@ pub(super) struct Entry {
     pub batch: (u64, usize),
     /// How often the job was added again, or may have been.
     pub again: u32,
+    /// The requests that add it again and have no answer yet: the job may begin again at any moment.
+    pub adding_again: u32,
     /// Whether a client tried to cancel it.
     pub cancel_tried: bool,
     /// When a client's cancellation was acknowledged.
@@ -109,6 +111,7 @@ impl Entry {
             given_up: None,
             batch: (0, 0),
             again: 0,
+            adding_again: 0,
             cancel_tried: false,
             cancelled: None,
             after: Vec::new(),

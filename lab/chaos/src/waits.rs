@@ -38,14 +38,16 @@ pub(super) async fn run(world: Arc<World>) {
 async fn waits(world: &World, mut random: Random) {
     while !world.stop.is_cancelled() {
         tokio::time::sleep(PAUSE).await;
-        // One of the jobs whose end is not known, which is not added again meanwhile.
+        // One of the jobs whose end is not known, which no request adds again meanwhile.
         let open = world.ledger.open(1 + usize::try_from(random.below(20)).expect("small"));
         let Some(key) = open.last() else { continue };
-        let again = |entry: &mut Entry| entry.acknowledged.then_some(entry.again);
+        let again =
+            |entry: &mut Entry| (entry.acknowledged && entry.adding_again == 0).then_some(entry.again);
         let Some(before) = world.ledger.change(key, again).flatten() else { continue };
         let Some((status, said)) = wait_for(world, key).await else { continue };
+        let problem = wrong(world, key, status).await;
         let is_same = world.ledger.change(key, again).flatten() == Some(before);
-        if is_same && let Some(problem) = wrong(world, key, status).await {
+        if let Some(problem) = problem.filter(|_| is_same) {
             let text = format!("`jobs wait` for {key} ended with {status}, {problem}: {said}");
             world.ledger.repeated("a command that waits was wrong", &text);
         }
