@@ -79,75 +79,10 @@ fn every_key_that_has_an_effect_has_it() {
                 [("a b/_replicator".to_owned(), 1_000), ("_replicator".to_owned(), 1)].into_iter().collect(),
             ),
         },
-        replication: Defaults {
-            worker_processes: 12,
-            worker_batch_size: Some(13),
-            use_checkpoints: false,
-            checkpoint_interval: Duration::from_millis(17),
-            use_bulk_get: false,
-            max_document_id_length: Some(240),
-            missing_doc_retry: Duration::ZERO,
-            endpoint_schemes: vec!["https".into()],
-            proxy_schemes: vec!["socks5".into()],
-            peers: PeerSettings {
-                http_connections: 14,
-                connection_timeout: Duration::from_millis(15),
-                retries_per_request: 0,
-                auth_plugins: vec![AuthPlugin::Session, AuthPlugin::Basic],
-                session_refresh_interval: Duration::from_secs(31),
-                request_timeout: Some(Duration::from_millis(28)),
-                minimum_progress: MinimumProgress { bytes: 280, interval: Duration::from_millis(2_800) },
-                max_document_bytes: 281,
-                socket_options: SocketOptions {
-                    nodelay: false,
-                    sndbuf: Some(29),
-                    ..SocketOptions::default()
-                },
-                tenant: None,
-            },
-        },
-        connections: Connections {
-            close_interval: Duration::from_millis(130),
-            connect_to: "*.example.com:443:10.0.0.7:8443".parse().unwrap(),
-            tls: Tls {
-                verify: false,
-                trusted_certificates_file: Some("/ca.pem".into()),
-                max_depth: 1,
-                cert_file: Some("/c.pem".into()),
-                key_file: Some("/k.pem".into()),
-            },
-            egress: Egress {
-                allow: "10.0.0.7:5984".parse().unwrap(),
-                deny: "*.test".parse().unwrap(),
-                internal_tenants: Patterns::parse("ops/*").unwrap(),
-            },
-            ..Connections::default()
-        },
+        replication: replication(),
+        connections: connections(),
         multiplex: Mode::Off,
-        ..of_other_sections()
-    };
-    assert_eq!(config, expected);
-    assert!(!format!("{config:?}").contains("hunter2"));
-    assert!(Entry::all(&config).all(|(_, value)| !value.contains("hunter2")));
-}
-
-/// The settings of the sections after the first `[replicator]`.
-fn of_other_sections() -> Config {
-    Config {
-        jobs: Jobs {
-            retention: Duration::from_secs(3_600),
-            max_wait: Duration::from_secs(25),
-            max_history: 18,
-            backoff: backoff::Rules { health_threshold_us: 19_000_000, base_us: 20_000, max_exponent: 21 },
-            on_lost: OnLost::Requeue,
-            timeouts: Arc::new(
-                [("mail", 90_000), ("command", 500)]
-                    .map(|(job_type, ms)| (job_type.to_owned(), Duration::from_millis(ms)))
-                    .into(),
-            ),
-            heartbeat_timeouts: Arc::new([("mail".to_owned(), Duration::from_millis(2_500))].into()),
-            shares: Arc::new([("Default".to_owned(), 27)].into_iter().collect()),
-        },
+        jobs: jobs(),
         events: EventRules { keep: Duration::from_millis(296_500), most: 297 },
         queue: Queue {
             window: 29,
@@ -200,37 +135,115 @@ fn of_other_sections() -> Config {
             tenants: 295,
         },
         limits: Limits { requests_per_second: 290, waiting_jobs: 292, workers: 293 },
-        command: Command {
-            enabled: true,
-            max_jobs: Slots { least: 2, most: 22 },
-            max_output_bytes: 23,
-            programs: Some(vec!["/bin/sh".into(), "ls".into()]),
-            env: Some(vec!["A_1".into(), "LC_*".into()]),
-            user: Some("jobs".into()),
-            allow_root: true,
-            limits: turnwise_command::Limits {
-                memory_bytes: Some(1 << 20),
-                open_files: Some(32),
-                processes: Some(33),
-                file_bytes: None,
-            },
-        },
+        command: command(),
         upstream: Some(Address::parse("http://u:hunter2@couch:5984/").unwrap()),
-        indexing: turnwise_indexer::jobs::Settings {
-            servers: vec![
-                Address::parse("http://u:hunter2@couch:5984/").unwrap(),
-                Address::parse("http://other:5984/").unwrap(),
-            ],
-            databases: Patterns::parse("a*,b").unwrap(),
-            exclude: Some(Patterns::parse("ab*").unwrap()),
-            tenant: "{database}".parse().unwrap(),
-            builds: 302,
-            max_p95: Duration::from_millis(299),
-            min_delay: Duration::from_millis(300),
-            max_delay: Duration::from_secs(301),
-        },
+        indexing: indexing(),
         periods: Periods { start: Duration::from_millis(500), quiet: Duration::from_secs(28) },
-        ..Config::default()
+    };
+    assert_eq!(config, expected);
+    assert!(!format!("{config:?}").contains("hunter2"));
+    assert!(Entry::all(&config).all(|(_, value)| !value.contains("hunter2")));
+}
+
+/// The defaults of replications in it.
+fn replication() -> Defaults {
+    Defaults {
+        worker_processes: 12,
+        worker_batch_size: Some(13),
+        use_checkpoints: false,
+        checkpoint_interval: Duration::from_millis(17),
+        use_bulk_get: false,
+        max_document_id_length: Some(240),
+        missing_doc_retry: Duration::ZERO,
+        endpoint_schemes: vec!["https".into()],
+        proxy_schemes: vec!["socks5".into()],
+        peers: PeerSettings {
+            http_connections: 14,
+            connection_timeout: Duration::from_millis(15),
+            retries_per_request: 0,
+            auth_plugins: vec![AuthPlugin::Session, AuthPlugin::Basic],
+            session_refresh_interval: Duration::from_secs(31),
+            request_timeout: Some(Duration::from_millis(28)),
+            minimum_progress: MinimumProgress { bytes: 280, interval: Duration::from_millis(2_800) },
+            max_document_bytes: 281,
+            socket_options: SocketOptions { nodelay: false, sndbuf: Some(29), ..SocketOptions::default() },
+            tenant: None,
+        },
+    }
+}
+
+/// Its connections.
+fn connections() -> Connections {
+    Connections {
+        close_interval: Duration::from_millis(130),
+        connect_to: "*.example.com:443:10.0.0.7:8443".parse().unwrap(),
+        tls: Tls {
+            verify: false,
+            trusted_certificates_file: Some("/ca.pem".into()),
+            max_depth: 1,
+            cert_file: Some("/c.pem".into()),
+            key_file: Some("/k.pem".into()),
+        },
+        egress: Egress {
+            allow: "10.0.0.7:5984".parse().unwrap(),
+            deny: "*.test".parse().unwrap(),
+            internal_tenants: Patterns::parse("ops/*").unwrap(),
+        },
+        ..Connections::default()
+    }
+}
+
+/// The `[jobs]` of [`every_key_that_has_an_effect_has_it`], with the times and shares of types.
+fn jobs() -> Jobs {
+    Jobs {
+        retention: Duration::from_secs(3_600),
+        max_wait: Duration::from_secs(25),
+        max_history: 18,
+        backoff: backoff::Rules { health_threshold_us: 19_000_000, base_us: 20_000, max_exponent: 21 },
+        on_lost: OnLost::Requeue,
+        timeouts: Arc::new(
+            [("mail", 90_000), ("command", 500)]
+                .map(|(job_type, ms)| (job_type.to_owned(), Duration::from_millis(ms)))
+                .into(),
+        ),
+        heartbeat_timeouts: Arc::new([("mail".to_owned(), Duration::from_millis(2_500))].into()),
+        shares: Arc::new([("Default".to_owned(), 27)].into_iter().collect()),
+    }
+}
+
+/// Its `[command]`.
+fn command() -> Command {
+    Command {
+        enabled: true,
+        max_jobs: Slots { least: 2, most: 22 },
+        max_output_bytes: 23,
+        programs: Some(vec!["/bin/sh".into(), "ls".into()]),
+        env: Some(vec!["A_1".into(), "LC_*".into()]),
+        user: Some("jobs".into()),
+        allow_root: true,
+        limits: turnwise_command::Limits {
+            memory_bytes: Some(1 << 20),
+            open_files: Some(32),
+            processes: Some(33),
+            file_bytes: None,
+        },
+    }
+}
+
+/// Its `[indexing]`.
+fn indexing() -> turnwise_indexer::jobs::Settings {
+    turnwise_indexer::jobs::Settings {
+        servers: vec![
+            Address::parse("http://u:hunter2@couch:5984/").unwrap(),
+            Address::parse("http://other:5984/").unwrap(),
+        ],
+        databases: Patterns::parse("a*,b").unwrap(),
+        exclude: Some(Patterns::parse("ab*").unwrap()),
+        tenant: "{database}".parse().unwrap(),
+        builds: 302,
+        max_p95: Duration::from_millis(299),
+        min_delay: Duration::from_millis(300),
+        max_delay: Duration::from_secs(301),
     }
 }
 
