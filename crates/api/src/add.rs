@@ -4,12 +4,13 @@ use axum::http::{HeaderMap, StatusCode};
 use serde_json::value::RawValue;
 use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, IfExists, MAX_ADDED, MAX_AFTER, MAX_ATTEMPTS,
-    MAX_BATCH_BODY_BYTES, MAX_DELAY_MS, MAX_TIME_US, MAX_TIMEOUT_MS, NewJob, codes, names,
+    MAX_BATCH_BODY_BYTES, MAX_DELAY_MS, MAX_TIME_US, NewJob, codes, names,
 };
-use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::has_room;
 use turnwise_queue::trace::Traceparent;
-use turnwise_queue::{After, DEFAULT_TENANT, JobSpec, MAX_PRIORITY, MIN_PRIORITY, Then, dependencies, jobs};
+use turnwise_queue::{
+    After, DEFAULT_TENANT, JobSpec, MAX_PRIORITY, MIN_PRIORITY, Retry, Then, dependencies, jobs,
+};
 use turnwise_store::{Error as StoreError, MaybeStoreError as _, Store, Transaction};
 use turnwise_web::access::Caller;
 use turnwise_web::traced;
@@ -21,7 +22,7 @@ use super::catalogue;
 use super::error::{Result, V1Error};
 use super::extract::{Call, Shown, TypePath};
 use super::responses::{BadBody, Common};
-use super::{builtin_types, quota, view};
+use super::{builtin_types, quota, types, view};
 
 /// Add a job
 ///
@@ -380,17 +381,17 @@ fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
     if request.summary.as_ref().is_some_and(|summary| !summary.get().starts_with('{')) {
         return Err(bad("summary: must be an object".to_owned()));
     }
-    if request.max_attempts.is_some_and(|most| !(1..=MAX_ATTEMPTS).contains(&most)) {
-        return Err(bad(format!("max_attempts: must be from 1 to {MAX_ATTEMPTS}")));
+    for (name, most) in [("max_attempts", request.max_attempts), ("max_snoozes", request.max_snoozes)] {
+        if most.is_some_and(|most| most > MAX_ATTEMPTS) {
+            return Err(bad(format!("{name}: must be from 0 to {MAX_ATTEMPTS}")));
+        }
     }
-    let timeout_us = |name: &str, ms: Option<u64>| match ms.map(|ms| (ms, i64::try_from(ms))) {
-        None => Ok(None),
-        Some((ms, Ok(timeout))) if (1..=MAX_TIMEOUT_MS).contains(&ms) => Ok(Some(timeout * 1_000)),
-        Some(_) => Err(bad(format!("{name}: must be from 1 to {MAX_TIMEOUT_MS} (a year)"))),
-    };
-    let timeouts = Timeouts {
-        run_us: timeout_us("timeout_ms", request.timeout_ms)?,
-        heartbeat_us: timeout_us("heartbeat_timeout_ms", request.heartbeat_timeout_ms)?,
+    let timeouts = types::timeouts(request.timeout_ms, request.heartbeat_timeout_ms)?;
+    let retry = Retry {
+        backoff: request.backoff.as_ref().map(view::waits),
+        jitter: request.jitter,
+        on_lost: request.on_lost.map(view::on_lost),
+        max_snoozes: request.max_snoozes,
     };
     Ok(JobSpec {
         tenant: request.tenant.clone().unwrap_or(spec.tenant),
@@ -398,6 +399,7 @@ fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
         summary: request.summary.clone().unwrap_or(spec.summary),
         max_attempts: request.max_attempts.or(spec.max_attempts),
         timeouts: timeouts.or(spec.timeouts),
+        retry: retry.or(spec.retry),
         reasons: if request.reason.is_empty() { spec.reasons } else { request.reason.clone() },
         ..spec
     })

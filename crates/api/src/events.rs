@@ -291,6 +291,7 @@ fn state_after(kind: &EventKind) -> api::State {
         EventKind::Added | EventKind::Stopped { .. } => api::State::Pending,
         EventKind::Started => api::State::Running,
         EventKind::Crashed { .. } => api::State::Crashing,
+        EventKind::Snoozed => api::State::Delayed,
         EventKind::Completed => api::State::Completed,
         EventKind::Failed { .. } => api::State::Failed,
         EventKind::Cancelled => api::State::Cancelled,

@@ -37,6 +37,7 @@ pub mod sorted;
 mod stream;
 pub mod tenants;
 pub mod tokens;
+mod types;
 mod view;
 pub mod webhooks;
 pub mod why;
@@ -94,6 +95,8 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(filters::list_filters))
         .routes(routes!(filters::get_filter, filters::put_filter, filters::remove_filter))
         .routes(routes!(list::list_types))
+        .routes(routes!(types::list_type_terms))
+        .routes(routes!(types::get_type_terms, types::put_type_terms, types::remove_type_terms))
         .routes(routes!(demand::get_demand))
         .routes(routes!(locks::list_locks))
         .routes(routes!(members::list_workers))
@@ -110,6 +113,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(workers::update))
         .routes(routes!(workers::finish))
         .routes(routes!(workers::fail))
+        .routes(routes!(workers::snooze))
         .routes(routes!(workers::release))
         .routes(routes!(workers::end_runs))
         .routes(routes!(run_locks::lock, run_locks::unlock))

@@ -25,7 +25,7 @@ use utoipa::{Modify, OpenApi};
         (name = "jobs", description = "For clients: add, list, get, wait, follow, cancel, retry, remove."),
         (name = "events", description = "For clients: what happens to all jobs, as it happens, as a stream or sent to a URL."),
         (name = "bulk", description = "For clients: one change to all jobs that meet a condition."),
-        (name = "workers", description = "For workers: register, ping, accept, update, lock, finish, fail, release, end, leave."),
+        (name = "workers", description = "For workers: register, ping, accept, update, lock, finish, fail, snooze, release, end, leave."),
         (name = "tenants", description = "For users and operators: the shares and run time of each tenant, the queue, and why a job waits."),
         (name = "locks", description = "For users and operators: the jobs that hold locks or wait for them."),
         (name = "indexes", description = "For users and operators: the indexes of CouchDBs that turnwise keeps up to date."),

@@ -66,7 +66,7 @@ pub(super) struct StreamParams {
 }
 
 const EVENTS: &[&str] =
-    &["added", "started", "stopped", "crashed", "completed", "failed", "cancelled", "removed"];
+    &["added", "started", "stopped", "crashed", "snoozed", "completed", "failed", "cancelled", "removed"];
 const STATES: &[&str] =
     &["pending", "delayed", "running", "waiting", "crashing", "completed", "failed", "cancelled", "removed"];
 

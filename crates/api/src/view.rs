@@ -1,9 +1,10 @@
 //! Jobs in the form of the API, without their options.
 
 use serde_json::value::RawValue;
+use turnwise_policy::backoff::{OnLost, Waits};
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
-use turnwise_protocol as api;
-use turnwise_queue::{EventKind, Job, State, jobs};
+use turnwise_protocol::{self as api, OnLost as ApiOnLost};
+use turnwise_queue::{EventKind, Job, State, jobs, types};
 use turnwise_store::Transaction;
 
 pub(super) use turnwise_explain::{limited, state, waits_for_time};
@@ -29,10 +30,13 @@ pub(super) async fn job(app: &App, tx: &Transaction, job: Job) -> Result<api::Jo
     {
         info = active.info;
     }
-    Ok(shown(job, info))
+    let stated = types::stated(tx, &app.keys, &job.job_type).await?.and_then(|terms| terms.max_attempts);
+    let of_type = stated.or(app.config.get().jobs.max_attempts(&job.job_type));
+    let max_attempts = job.attempts_in_all(of_type);
+    Ok(shown(job, info, max_attempts))
 }
 
-fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
+fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> api::Job {
     let reason = match job.state() {
         State::Crashing | State::Failed | State::Cancelled => job.reason().map(str::to_owned),
         _ => None,
@@ -60,7 +64,12 @@ fn shown(job: Job, info: Option<Box<RawValue>>) -> api::Job {
         not_before_us,
         reasons: job.spec.reasons,
         attempts: job.attempts,
-        max_attempts: job.spec.max_attempts,
+        max_attempts,
+        backoff: job.spec.retry.backoff.as_ref().map(shown_waits),
+        jitter: job.spec.retry.jitter,
+        on_lost: job.spec.retry.on_lost.map(shown_on_lost),
+        snoozes: job.snoozes,
+        max_snoozes: job.spec.retry.max_snoozes,
         timeout_ms: ms(job.spec.timeouts.run_us),
         heartbeat_timeout_ms: ms(job.spec.timeouts.heartbeat_us),
         worker,
@@ -105,8 +114,47 @@ pub(super) fn event_kind(kind: &EventKind) -> api::EventKind {
         EventKind::Started => api::EventKind::Started,
         EventKind::Stopped { .. } => api::EventKind::Stopped,
         EventKind::Crashed { .. } => api::EventKind::Crashed,
+        EventKind::Snoozed => api::EventKind::Snoozed,
         EventKind::Completed => api::EventKind::Completed,
         EventKind::Failed { .. } => api::EventKind::Failed,
         EventKind::Cancelled => api::EventKind::Cancelled,
     }
+}
+
+/// The waits of a request. Too long ones are refused with the job that they are part of.
+pub(super) fn waits(backoff: &api::Backoff) -> Waits {
+    let us = |ms: &u64| i64::try_from(*ms).unwrap_or(i64::MAX).saturating_mul(1_000);
+    match backoff {
+        api::Backoff::Exponential(api::Exponential { first_ms, factor, most_ms }) => {
+            Waits::Exponential { first_us: us(first_ms), factor: *factor, most_us: us(most_ms) }
+        }
+        api::Backoff::FixedMs(wait_ms) => Waits::List(vec![us(wait_ms)]),
+        api::Backoff::ListMs(list) => Waits::List(list.iter().map(us).collect()),
+    }
+}
+
+/// The waits of a row.
+pub(super) fn shown_waits(waits: &Waits) -> api::Backoff {
+    let ms = |us: &i64| us.unsigned_abs() / 1_000;
+    match waits {
+        Waits::Exponential { first_us, factor, most_us } => api::Backoff::Exponential(api::Exponential {
+            first_ms: ms(first_us),
+            factor: *factor,
+            most_ms: ms(most_us),
+        }),
+        Waits::List(list) => match &list[..] {
+            [wait_us] => api::Backoff::FixedMs(ms(wait_us)),
+            list => api::Backoff::ListMs(list.iter().map(ms).collect()),
+        },
+    }
+}
+
+/// What a request states of a lost worker.
+pub(super) fn on_lost(on_lost: ApiOnLost) -> OnLost {
+    same!(on_lost, ApiOnLost => OnLost: Count Requeue)
+}
+
+/// What a row states of a lost worker.
+pub(super) fn shown_on_lost(on_lost: OnLost) -> ApiOnLost {
+    same!(on_lost, OnLost => ApiOnLost: Count Requeue)
 }

@@ -6,10 +6,11 @@ use axum::http::StatusCode;
 use serde_json::value::RawValue;
 use turnwise_protocol::{
     Accept, Accepted, AcceptedJob, Answer, EndRuns, EndState, Ended, EndedRun, EndedRuns, Fail, FailRun,
-    Finish, FinishRun, Left, MAX_CLAIM, MAX_ENDS, MAX_REASON_BYTES, MAX_SLOTS, MAX_WAIT_MS, Nothing, Pinged,
-    Register, Registered, Release, ReleaseRun, Update, Updated, codes, names,
+    Finish, FinishRun, Left, MAX_CLAIM, MAX_DELAY_MS, MAX_ENDS, MAX_REASON_BYTES, MAX_SLOTS, MAX_TIME_US,
+    MAX_TIMEOUT_MS, MAX_WAIT_MS, Nothing, Pinged, Register, Registered, Release, ReleaseRun, Snooze,
+    SnoozeRun, Update, Updated, codes, names,
 };
-use turnwise_queue::{Error as QueueError, Job, Mode, claims, workers};
+use turnwise_queue::{Error as QueueError, Job, Mode, Terms, claims, workers};
 use turnwise_worker::{ExternalEnd, Given, RunEnd, Wanted};
 
 use super::app::App;
@@ -150,19 +151,22 @@ pub(super) async fn accept(
         bytes += accepted.options.get().len();
         *n == 0 || bytes <= MAX_ANSWER_BYTES
     });
-    let jobs = fitting.map(|(_, turnwise_worker::Accepted { job, options, claim })| AcceptedJob {
-        traceparent: app.spans.of_run(&job).map(|context| context.to_string()),
-        timeout_ms: view::ms(job.terms().timeouts.run_us),
-        heartbeat_timeout_ms: view::ms(job.terms().timeouts.heartbeat_us),
-        id: job.id,
-        claim,
-        tenant: job.spec.tenant,
-        user: job.spec.user,
-        attempt: job.attempts.saturating_add(1),
-        max_attempts: job.spec.max_attempts,
-        options,
-        summary: job.spec.summary,
-        info: job.info,
+    let jobs = fitting.map(|(_, turnwise_worker::Accepted { job, options, claim })| {
+        let Terms { timeouts, max_attempts, .. } = job.terms();
+        AcceptedJob {
+            traceparent: app.spans.of_run(&job).map(|context| context.to_string()),
+            timeout_ms: view::ms(timeouts.run_us),
+            heartbeat_timeout_ms: view::ms(timeouts.heartbeat_us),
+            id: job.id,
+            claim,
+            tenant: job.spec.tenant,
+            user: job.spec.user,
+            attempt: job.attempts.saturating_add(1),
+            max_attempts,
+            options,
+            summary: job.spec.summary,
+            info: job.info,
+        }
     });
     Ok(Shown(Accepted { ended, jobs: jobs.collect(), mode: modes::shown(mode) }))
 }
@@ -212,8 +216,23 @@ pub(super) async fn finish(call: Call<RunPath>, Json(body): Json<Finish>) -> Res
         BadBody, Common),
 )]
 pub(super) async fn fail(call: Call<RunPath>, Json(body): Json<Fail>) -> Result<Shown<Ended>> {
-    let Fail { claim, reason, retry, info } = body;
-    end(call, claim, failed(reason, retry)?, info).await
+    let Fail { claim, reason, retry, retry_after_ms, info } = body;
+    end(call, claim, failed(reason, retry, retry_after_ms)?, info).await
+}
+
+/// Put a job off
+///
+/// The handler has found that it is too early: the job is delayed, and no attempt is counted. A job that is put off more often than
+/// its `max_snoozes` fails. Repeat the request until it gets a response.
+#[utoipa::path(
+    post, path = "/workers/{type}/{worker}/jobs/{id}/snooze", tag = "workers", operation_id = "snooze",
+    params(RunPath), request_body = Snooze,
+    responses((status = 200, body = Ended, description = "The end is recorded."), super::responses::LostClaim, NoWorker, Membership,
+        BadBody, Common),
+)]
+pub(super) async fn snooze(call: Call<RunPath>, Json(body): Json<Snooze>) -> Result<Shown<Ended>> {
+    let Snooze { claim, until_us, for_ms, info } = body;
+    end(call, claim, snoozed(until_us, for_ms)?, info).await
 }
 
 /// Give a job back
@@ -232,7 +251,7 @@ pub(super) async fn release(call: Call<RunPath>, Json(body): Json<Release>) -> R
 
 /// End many runs
 ///
-/// Each end has the effect of a request `finish`, `fail` or `release`, and its own result. The server records all of them
+/// Each end has the effect of a request `finish`, `fail`, `snooze` or `release`, and its own result. The server records all of them
 /// in one transaction if the store allows it. Repeat the request until it gets a response.
 #[utoipa::path(
     post, path = "/workers/{type}/{worker}/end", tag = "workers", operation_id = "end_runs",
@@ -252,17 +271,46 @@ fn completed(result: Option<Box<RawValue>>) -> ExternalEnd {
     ExternalEnd::Completed(result.unwrap_or_else(null))
 }
 
-fn failed(reason: String, retry: bool) -> Result<ExternalEnd> {
+fn failed(reason: String, retry: bool, retry_after_ms: Option<u64>) -> Result<ExternalEnd> {
     if reason.len() > MAX_REASON_BYTES {
         let problem = format!("reason: has {} bytes; at most {MAX_REASON_BYTES} are allowed", reason.len());
         return Err(V1Error::bad(problem, "send its beginning: the first 1,000 bytes are kept"));
     }
-    Ok(if retry { ExternalEnd::Crashed(reason) } else { ExternalEnd::Failed(reason) })
+    if !retry {
+        return Ok(ExternalEnd::Failed(reason));
+    }
+    let retry_after_us = retry_after_ms.map(|ms| us("retry_after_ms", ms, MAX_TIMEOUT_MS)).transpose()?;
+    Ok(ExternalEnd::Crashed { reason, retry_after_us })
+}
+
+fn snoozed(until_us: Option<i64>, for_ms: Option<u64>) -> Result<ExternalEnd> {
+    let until_us = until_us.unwrap_or(0);
+    if !(0..=MAX_TIME_US).contains(&until_us) {
+        return Err(V1Error::out_of_bounds(format!(
+            "until_us: must be from 0 to {MAX_TIME_US} (the year 9999)"
+        )));
+    }
+    let for_us = us("for_ms", for_ms.unwrap_or(0), MAX_DELAY_MS)?;
+    Ok(ExternalEnd::Snoozed { until_us, for_us })
+}
+
+/// A time of at most `most` ms, in µs.
+fn us(member: &str, ms: u64, most: u64) -> Result<i64> {
+    match i64::try_from(ms) {
+        Ok(ms) if ms.unsigned_abs() <= most => Ok(ms * 1_000),
+        _ => Err(V1Error::out_of_bounds(format!("{member}: must be from 0 to {most}"))),
+    }
 }
 
 /// The ends of a request, in the order of their results. `place` names them in errors.
-fn run_ends(place: &str, EndRuns { finish, fail, release }: EndRuns) -> Result<Vec<RunEnd>> {
-    for (kind, ends) in [("finish", finish.len()), ("fail", fail.len()), ("release", release.len())] {
+fn run_ends(place: &str, EndRuns { finish, fail, snooze, release }: EndRuns) -> Result<Vec<RunEnd>> {
+    let lens = [
+        ("finish", finish.len()),
+        ("fail", fail.len()),
+        ("snooze", snooze.len()),
+        ("release", release.len()),
+    ];
+    for (kind, ends) in lens {
         if ends > MAX_ENDS {
             let reason = format!("{place}{kind}: has {ends} ends; at most {MAX_ENDS} are allowed");
             return Err(V1Error::bad(reason, "split them into several requests"));
@@ -271,13 +319,19 @@ fn run_ends(place: &str, EndRuns { finish, fail, release }: EndRuns) -> Result<V
     let finish = finish.into_iter().enumerate().map(|(n, FinishRun { id, claim, result, info })| {
         (("finish", n), Ok(RunEnd { id, claim, end: completed(result), info }))
     });
-    let fail = fail.into_iter().enumerate().map(|(n, FailRun { id, claim, reason, retry, info })| {
-        (("fail", n), failed(reason, retry).map(|end| RunEnd { id, claim, end, info }))
-    });
+    let fail = fail.into_iter().enumerate().map(
+        |(n, FailRun { id, claim, reason, retry, retry_after_ms, info })| {
+            (("fail", n), failed(reason, retry, retry_after_ms).map(|end| RunEnd { id, claim, end, info }))
+        },
+    );
+    let snooze =
+        snooze.into_iter().enumerate().map(|(n, SnoozeRun { id, claim, until_us, for_ms, info })| {
+            (("snooze", n), snoozed(until_us, for_ms).map(|end| RunEnd { id, claim, end, info }))
+        });
     let release = release.into_iter().enumerate().map(|(n, ReleaseRun { id, claim, info })| {
         (("release", n), Ok(RunEnd { id, claim, end: ExternalEnd::Released, info }))
     });
-    let all = finish.chain(fail).chain(release);
+    let all = finish.chain(fail).chain(snooze).chain(release);
     let checked = all.map(|((kind, n), run)| {
         let checked = run.and_then(|run| {
             names::check_id(&run.id)?;

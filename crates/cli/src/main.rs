@@ -37,6 +37,7 @@ mod store;
 mod table;
 mod tenants;
 mod top;
+mod types;
 mod units;
 mod webhooks;
 mod why;
@@ -117,6 +118,9 @@ enum Command {
     /// Control which of the waiting jobs may start
     #[command(subcommand)]
     Filters(filters::Command),
+    /// State what holds for all jobs of a type: attempts, waits, timeouts
+    #[command(subcommand)]
+    Types(types::Command),
     /// Show tenants and jobs live, until q is pressed
     Top(top::Args),
     /// List the jobs that hold locks or wait for them
@@ -196,6 +200,7 @@ fn main() -> ExitCode {
             Command::Events(args) => events::run(args).await,
             Command::Webhooks(command) => webhooks::run(command).await,
             Command::Filters(command) => filters::run(command).await,
+            Command::Types(command) => types::run(command).await,
             Command::Tenants(args) => tenants::run(args).await,
             Command::Demand(args) => demand::run(args).await,
             Command::Top(args) => top::run(args).await,

@@ -3,7 +3,7 @@
 use reqwest::Method;
 use turnwise_protocol::{
     Filter, Filters, Fleet, Fleets, PutFilter, PutFleet, PutWebhook, RemovedFilter, RemovedFleet,
-    RemovedWebhook, Webhook, Webhooks,
+    RemovedTerms, RemovedWebhook, StatedType, StatedTypes, TypeTerms, Webhook, Webhooks,
 };
 
 use crate::client::{Repeat, Request};
@@ -66,6 +66,39 @@ impl Client {
     pub async fn remove_webhook(&self, id: &str) -> Result<()> {
         let request = Request::new(Method::DELETE, &["webhooks", id]);
         self.call::<RemovedWebhook>(&request, Repeat::IfUnsent).await.map(drop)
+    }
+
+    /// The types of which something is stated.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn stated_types(&self) -> Result<Vec<StatedType>> {
+        Ok(self.read::<StatedTypes>(&["type_terms"]).await?.types)
+    }
+
+    /// What is stated of a type.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn type_terms(&self, job_type: &str) -> Result<StatedType> {
+        self.read(&["types", job_type]).await
+    }
+
+    /// States this of all jobs of a type, in place of what was stated before.
+    ///
+    /// # Errors
+    /// The server refuses the terms, or does not answer.
+    pub async fn put_type_terms(&self, job_type: &str, terms: &TypeTerms) -> Result<StatedType> {
+        self.put(&["types", job_type], terms).await
+    }
+
+    /// States nothing of a type any more. Returns whether something was stated.
+    ///
+    /// # Errors
+    /// The server does not answer.
+    pub async fn remove_type_terms(&self, job_type: &str) -> Result<bool> {
+        let request = Request::new(Method::DELETE, &["types", job_type]);
+        Ok(self.call::<RemovedTerms>(&request, Repeat::Harmless).await?.removed)
     }
 
     /// The fleets that report to the servers.

@@ -32,7 +32,8 @@ use turnwise_policy::fair_share::{Fairness, Shares, rfc};
 use turnwise_policy::predictive_queue::contention::Weight;
 use turnwise_protocol::MAX_WAIT_MS;
 use turnwise_queue::deadlines::Timeouts;
-use turnwise_queue::{DEFAULT_MAX_HISTORY, MAX_INFO_BYTES};
+use turnwise_queue::webhooks;
+use turnwise_queue::{DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_HISTORY, MAX_INFO_BYTES};
 use turnwise_replicator::Defaults;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_replicator::ownership::Periods;
@@ -222,6 +223,8 @@ pub struct Jobs {
     pub backoff: backoff::Rules,
     /// `on_lost`: what happens to a job that is lost with its worker.
     pub on_lost: OnLost,
+    /// `max_attempts`: the attempts of a job that states none; 0 for without end.
+    pub max_attempts: u32,
     /// `[timeouts]`: the longest run, by type.
     pub timeouts: Arc<TypeTimes>,
     /// `[heartbeat_timeouts]`: the longest time between two reports of a run, by type.
@@ -236,8 +239,9 @@ impl Default for Jobs {
             retention: Duration::from_secs(7 * 24 * 3_600),
             max_wait: Duration::from_millis(MAX_WAIT_MS),
             max_history: DEFAULT_MAX_HISTORY,
-            backoff: backoff::Rules::default(),
+            backoff: backoff::Rules { base_us: 1_000_000, max_exponent: 12, ..backoff::Rules::default() },
             on_lost: OnLost::Count,
+            max_attempts: DEFAULT_MAX_ATTEMPTS,
             timeouts: Arc::default(),
             heartbeat_timeouts: Arc::default(),
             shares: Arc::default(),
@@ -249,6 +253,15 @@ impl Jobs {
     /// How tenants share the slots of all types but replications.
     pub fn fair(&self) -> FairRules {
         FairRules { shares: self.shares.clone(), ..FairRules::default() }
+    }
+
+    /// The attempts of a job of this type that states none; `None` is without end. A job that belongs to the server is
+    /// tried again for as long as what it serves is there.
+    pub fn max_attempts(&self, job_type: &str) -> Option<u32> {
+        let is_endless =
+            [turnwise_replicator::JOB_TYPE, turnwise_indexer::jobs::JOB_TYPE, webhooks::JOB_TYPE]
+                .contains(&job_type);
+        Some(self.max_attempts).filter(|most| *most > 0 && !is_endless)
     }
 
     /// The limits on the run time of each type, where one is set.

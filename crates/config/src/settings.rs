@@ -208,6 +208,7 @@ pub const SETTINGS: &[Setting] = settings! {
     backoff_base_ms: Live, jobs.backoff.base_us = ms_us(1..=MAX_BACKOFF_BASE_MS);
     backoff_max_exponent: Live, jobs.backoff.max_exponent = number(0..=30);
     on_lost: Live, jobs.on_lost = on_lost();
+    max_attempts: Live, jobs.max_attempts = number(0..=turnwise_protocol::MAX_ATTEMPTS);
 
     [events]
     keep: Live, events.keep = seconds(1_000..=MAX_MS);

@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 use turnwise_catalogue::Catalogue;
-use turnwise_queue::Keyspace;
+use turnwise_queue::{Job, Keyspace, Result, types};
 use turnwise_store::{Store, Transaction};
 use turnwise_worker::{FairRules, QueueRules};
+
+/// A setting that depends on the type.
+type OfType = Arc<dyn Fn(&str) -> Option<u32> + Send + Sync>;
 
 /// The rules by which workers decide.
 #[derive(Clone)]
@@ -20,6 +23,8 @@ pub struct Rules {
     pub queue: Arc<QueueRules>,
     /// What derives the locks of jobs that declare none.
     pub catalogue: Arc<Catalogue>,
+    /// The attempts of a job that states none, by its type; `None` is without end.
+    pub max_attempts: OfType,
     /// Names the document that a job came from, by the job's type and summary.
     pub document: fn(&str, &RawValue) -> Option<String>,
 }
@@ -44,6 +49,13 @@ pub struct Reader<'a> {
 
 impl Reader<'_> {
     /// The time of the store's clock, in µs since 1970.
+    /// The attempts that a job has; `None` is without end.
+    pub(crate) async fn max_attempts(&self, job: &Job) -> Result<Option<u32>> {
+        let stated =
+            types::stated(self.tx, self.keys, &job.job_type).await?.and_then(|terms| terms.max_attempts);
+        Ok(job.attempts_in_all(stated.or((self.rules.max_attempts)(&job.job_type))))
+    }
+
     pub(crate) fn now_us(&self) -> i64 {
         self.store.runtime().now_us()
     }

@@ -2,7 +2,7 @@
 //! the type and the job's position.
 
 use turnwise_protocol::{Awaited, Expected, Limited, LimitedBy, Position, Reason};
-use turnwise_queue::{Job, State, Then, timestamp};
+use turnwise_queue::{EventKind, Job, State, Then, timestamp};
 
 use turnwise_policy::schedule::HoldReason;
 
@@ -114,6 +114,7 @@ pub(crate) fn sentence(
     predecessors: Option<&Predecessors>,
     node: Option<&str>,
     after: &[Awaited],
+    max_attempts: Option<u32>,
 ) -> String {
     let tenant = &job.tenant;
     let at = |us| timestamp(us);
@@ -140,7 +141,18 @@ pub(crate) fn sentence(
         | Reason::RotatesIn => of_queue(snapshot, tenant, reason, predecessors),
         Reason::Backoff => {
             let error = job.reason().map(|error| format!(" The latest: {error}")).unwrap_or_default();
-            format!("Waits until {}, after {crashes} in a row.{error}", at(job.order_us()))
+            let left = match max_attempts {
+                None => "It is tried again without limit.".to_owned(),
+                Some(most) => {
+                    let left = most.saturating_sub(job.attempts);
+                    format!("{left} of {most} attempts are left; then it fails.")
+                }
+            };
+            format!("Waits until {}, after {crashes} in a row. {left}{error}", at(job.order_us()))
+        }
+        Reason::NotBefore if job.history.first().is_some_and(|event| event.kind == EventKind::Snoozed) => {
+            let snoozes = count(job.snoozes as usize, false, "time", "times");
+            format!("Is delayed until {}: its worker has put it off, {snoozes} so far.", at(job.order_us()))
         }
         Reason::NotBefore => {
             format!("Is delayed until {}, as requested when it was added.", at(job.order_us()))

@@ -83,7 +83,15 @@ async fn explain(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Result<
         (_, None, Some(sentence)) if is_about_locks => sentence,
         (Some(locked), Some(_), _) => locked.sentence(viewer, job, &reason::runs(job, node.as_deref())),
         _ if reason == Reason::ConcurrencyLimited => reason::of_limit(limited.as_ref()),
-        _ => reason::sentence(&snapshot, job, reason, predecessors.as_ref(), node.as_deref(), &after),
+        _ => reason::sentence(
+            &snapshot,
+            job,
+            reason,
+            predecessors.as_ref(),
+            node.as_deref(),
+            &after,
+            reader.max_attempts(job).await?,
+        ),
     };
     let sentence = match viewer.operates() {
         true => sentence,

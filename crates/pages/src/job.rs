@@ -133,7 +133,8 @@ fn facts(visit: &Visit, job: &Job, why: &Why, around: &Graph, now_us: i64) -> Ma
             @if let Some(at) = job.not_before_us { dt { "Not before" } dd { (time(at)) " (" (ago(at, now_us)) ")" } }
             dt { "Attempts" }
             dd { (number(u64::from(job.attempts))) @if let Some(most) = job.max_attempts { " of " (number(u64::from(most))) }
-                @if why.crashes > 0 { ", " (number(u64::from(why.crashes))) " crashes in a row" } }
+                @if why.crashes > 0 { ", " (number(u64::from(why.crashes))) " crashes in a row" }
+                @if job.snoozes > 0 { ", put off " (number(u64::from(job.snoozes))) " times" } }
             @if let Some(ms) = job.timeout_ms { dt { "Longest run" } dd { (duration(ms.saturating_mul(1_000))) } }
             @if let Some(ms) = job.heartbeat_timeout_ms { dt { "Longest silence" } dd { (duration(ms.saturating_mul(1_000))) } }
             @if let Some(trace) = &around.trace_id {

@@ -94,6 +94,7 @@ fn parts(history: &[Event], has_ended: bool, present: Option<(Phase, i64)>, now_
             (EventKind::Started, Some(EventKind::Crashed | EventKind::Failed)) => Phase::Crashes,
             (EventKind::Started, _) => Phase::Runs,
             (EventKind::Crashed, _) => Phase::Backoff,
+            (EventKind::Snoozed, _) => Phase::Delayed,
             (EventKind::Added | EventKind::Stopped, _) => Phase::Waited,
             (EventKind::Completed | EventKind::Failed | EventKind::Cancelled, _) => Phase::Rests,
         };

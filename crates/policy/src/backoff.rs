@@ -80,9 +80,119 @@ impl Rules {
     }
 }
 
+/// Longest list of waits. A record has the list of the job, and that of its run.
+pub const MAX_WAITS: usize = 30;
+/// Longest wait, in µs: a year.
+pub const MAX_WAIT_US: i64 = 365 * 24 * 3_600 * 1_000_000;
+/// Largest factor of exponential waits.
+pub const MAX_FACTOR: f64 = 100.0;
+/// A wait with jitter is up to this part of itself longer, so that jobs that crashed together do not all start together.
+const JITTER_PART: i64 = 10;
+
+/// The waits that a job states itself, in place of [`Rules`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Waits {
+    /// `first · factor^(n − 1)` after the n-th consecutive crash, up to `most`.
+    Exponential {
+        /// The wait after a first crash, in µs.
+        first_us: i64,
+        /// From 1 to [`MAX_FACTOR`].
+        factor: f64,
+        /// The longest wait, in µs.
+        most_us: i64,
+    },
+    /// One for each consecutive crash, in µs; the last one for all that follow. Not empty.
+    List(Vec<i64>),
+}
+
+impl Waits {
+    /// Why these are no waits, if they are none.
+    ///
+    /// # Errors
+    /// What is wrong, and what would be right.
+    pub fn check(&self) -> Result<(), String> {
+        let is_wait = |us: &i64| (0..=MAX_WAIT_US).contains(us);
+        match self {
+            Waits::Exponential { first_us, most_us, .. } if !is_wait(first_us) || !is_wait(most_us) => {
+                Err("its waits must be from 0 ms to a year".to_owned())
+            }
+            Waits::Exponential { factor, .. } if !(1.0..=MAX_FACTOR).contains(factor) => {
+                Err(format!("its factor must be from 1 to {MAX_FACTOR}"))
+            }
+            Waits::List(list) if list.is_empty() || list.len() > MAX_WAITS => {
+                Err(format!("has {} waits; 1 to {MAX_WAITS} are allowed", list.len()))
+            }
+            Waits::List(list) if !list.iter().all(is_wait) => {
+                Err("its waits must be from 0 ms to a year".to_owned())
+            }
+            Waits::Exponential { .. } | Waits::List(_) => Ok(()),
+        }
+    }
+
+    /// The wait after `crashes` consecutive crashes, in µs; 0 without a crash.
+    pub fn wait_us(&self, crashes: u32) -> i64 {
+        let Some(before) = crashes.checked_sub(1) else { return 0 };
+        match self {
+            Waits::Exponential { first_us, factor, most_us } => {
+                // Beyond 2^53 µs, 285 years, a number would not be exact; `most_us` is far below.
+                #[expect(
+                    clippy::cast_precision_loss,
+                    clippy::cast_possible_truncation,
+                    reason = "bounded by most_us"
+                )]
+                let wait_us = (*first_us as f64 * factor.powi(before.min(1_000).cast_signed()))
+                    .min(*most_us as f64) as i64;
+                wait_us
+            }
+            Waits::List(list) => {
+                let n = usize::try_from(before).unwrap_or(usize::MAX).min(list.len().saturating_sub(1));
+                list.get(n).copied().unwrap_or(0)
+            }
+        }
+    }
+}
+
+/// A wait with jitter. It is the same for the same `seed`: what is decided again is decided alike.
+pub fn jittered_us(wait_us: i64, seed: u64) -> i64 {
+    let most = (wait_us / JITTER_PART).max(0);
+    let part = i64::try_from(seed % most.unsigned_abs().saturating_add(1)).unwrap_or(most);
+    wait_us.saturating_add(part)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waits_that_a_job_states_grow_up_to_their_bound_or_repeat_their_last() {
+        let doubling = Waits::Exponential { first_us: S, factor: 2.0, most_us: 3_600 * S };
+        let waits = [0, 1, 2, 3, 12, 13, u32::MAX].map(|crashes| doubling.wait_us(crashes) / S);
+        assert_eq!(waits, [0, 1, 2, 4, 2_048, 3_600, 3_600]);
+        let list = Waits::List(vec![5 * S, 30 * S, 300 * S]);
+        assert_eq!(
+            [0, 1, 2, 3, 4, u32::MAX].map(|crashes| list.wait_us(crashes) / S),
+            [0, 5, 30, 300, 300, 300]
+        );
+        for (wrong, why) in [
+            (Waits::List(Vec::new()), "has 0 waits"),
+            (Waits::List(vec![-1]), "from 0 ms"),
+            (Waits::Exponential { first_us: 1, factor: 0.5, most_us: 2 }, "factor"),
+            (Waits::Exponential { first_us: 1, factor: f64::NAN, most_us: 2 }, "factor"),
+            (Waits::Exponential { first_us: 1, factor: 2.0, most_us: MAX_WAIT_US + 1 }, "a year"),
+        ] {
+            assert!(wrong.check().is_err_and(|problem| problem.contains(why)), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn jitter_adds_at_most_a_tenth() {
+        let waits: Vec<i64> = (0..100).map(|seed| jittered_us(100, seed * 7_919)).collect();
+        assert!(
+            waits.iter().all(|wait| (100..=110).contains(wait)) && waits.iter().max() > waits.iter().min()
+        );
+        assert_eq!((jittered_us(0, 9), jittered_us(i64::MAX, u64::MAX)), (0, i64::MAX));
+    }
 
     const S: i64 = 1_000_000;
 

@@ -87,11 +87,27 @@ requests! {
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 253_402_300_799_999_999_i64)]
     pub not_before_us: Option<i64>,
-    /// The number of the job's last attempt: a crash of this attempt fails the job permanently. The loss of its worker counts as a crash, unless the
-    /// server's `on_lost` is `requeue`. By default a job is retried without limit.
+    /// The number of the job's last attempt: a crash of this attempt fails the job permanently. The loss of its worker counts as a crash, unless
+    /// `on_lost` is `requeue`. 0 retries it without limit. By default the server's `[jobs] max_attempts` applies, 20, except to continuous jobs and to
+    /// jobs of the server's own types, which are retried without limit.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 1_000_000)]
+    #[schema(minimum = 0, maximum = 1_000_000)]
     pub max_attempts: Option<u32>,
+    /// How long the job waits after its consecutive crashes. By default the server's `[jobs] backoff_base_ms`, doubled with each crash up to
+    /// `backoff_max_exponent` times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backoff: Option<Backoff>,
+    /// Whether each wait is up to a tenth longer, so that jobs that crashed together do not all start together. By default they do, except for jobs of
+    /// the server's own types.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter: Option<bool>,
+    /// What happens if the job's worker is lost. By default the server's setting applies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_lost: Option<OnLost>,
+    /// How often the job may be snoozed: its handler then puts it off without an attempt. One time more fails the job.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 1_000_000, default = 1000)]
+    pub max_snoozes: Option<u32>,
     /// Longest run, in ms. A run that lasts longer loses its claim, which counts as a crash. By default the server's setting for the type applies.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
@@ -151,6 +167,49 @@ pub struct AddJobs {
     #[serde(deserialize_with = "crate::object::objects")]
     #[schema(min_items = 1, max_items = 1000)]
     pub jobs: Vec<NewJob>,
+}
+
+/// The waits of a job after its consecutive crashes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[schema(example = json!({ "exponential": { "first_ms": 1000, "factor": 2, "most_ms": 3_600_000 } }))]
+pub enum Backoff {
+    /// Each wait is the one before it, multiplied.
+    Exponential(Exponential),
+    /// The same wait each time, in ms.
+    FixedMs(u64),
+    /// 1 to 30 waits, in ms: one for each crash. The last one repeats.
+    ListMs(Vec<u64>),
+}
+
+/// Waits that grow with each crash.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Exponential {
+    /// The wait after a first crash, in ms: at most a year.
+    #[schema(maximum = 31_536_000_000_u64)]
+    pub first_ms: u64,
+    /// The factor, from 1 to 100.
+    #[serde(default = "two")]
+    #[schema(default = 2, minimum = 1, maximum = 100)]
+    pub factor: f64,
+    /// The longest wait, in ms: at most a year.
+    #[schema(maximum = 31_536_000_000_u64)]
+    pub most_ms: u64,
+}
+
+fn two() -> f64 {
+    2.0
+}
+
+words! {
+    /// What happens to a job whose worker is lost.
+    pub enum OnLost {
+        /// The run counts as an attempt that crashed: the job may be what makes its workers die.
+        Count = "count",
+        /// The job becomes pending again at its place in the queue, and no attempt is counted.
+        Requeue = "requeue",
+    }
 }
 
 words! {
@@ -293,9 +352,22 @@ answers! {
         pub not_before_us: Option<i64>,
         /// Attempts since it was added (again): runs that ended by themselves, or were lost with their worker. A run that was stopped is no attempt.
         pub attempts: u32,
-        /// The number of its last attempt, whose crash fails the job permanently.
+        /// The number of its last attempt, whose crash fails the job permanently. Missing if it is retried without limit.
         #[serde(deserialize_with = "crate::number::optional")]
         pub max_attempts: Option<u32>,
+        /// How long it waits after its consecutive crashes, as its client stated.
+        pub backoff: Option<Backoff>,
+        /// Whether its waits have jitter, as its client stated.
+        pub jitter: Option<bool>,
+        /// What happens if its worker is lost, as its client stated.
+        pub on_lost: Option<OnLost>,
+        /// How often it was snoozed since it was added (again).
+        #[serde(default)]
+        #[schema(required = true)]
+        pub snoozes: u32,
+        /// How often it may be snoozed, as its client stated.
+        #[serde(deserialize_with = "crate::number::optional")]
+        pub max_snoozes: Option<u32>,
         /// Longest run, in ms. A run that lasts longer loses its claim.
         #[serde(deserialize_with = "crate::number::optional")]
         pub timeout_ms: Option<u64>,
@@ -357,6 +429,8 @@ words! {
         Stopped = "stopped",
         /// Ended with an error that may pass, or lost with its worker.
         Crashed = "crashed",
+        /// Put off by its worker until later, without an attempt.
+        Snoozed = "snoozed",
         /// Completed.
         Completed = "completed",
         /// Failed permanently.

@@ -16,6 +16,7 @@
 //! - [`tenants`] and [`why`]: each tenant's share and queue, and why a job waits.
 //! - [`locking`]: which jobs hold or want locks, and requests for locks while a job runs.
 //! - [`nodes`]: the servers that share a store, and the state of that store.
+//! - [`types`]: what is stated of all jobs of a type.
 //! - [`fleets`]: supervisors of worker processes, and their reports about themselves.
 //! - [`webhooks`]: events that the server sends to URLs.
 //! - [`indexes`]: the indexes of CouchDB servers that turnwise keeps up to date.
@@ -56,6 +57,7 @@ mod number;
 mod object;
 pub mod stream;
 pub mod tenants;
+pub mod types;
 pub mod webhooks;
 pub mod why;
 mod word;
@@ -77,6 +79,7 @@ pub use names::Problem;
 pub use nodes::*;
 pub use object::Object;
 pub use tenants::*;
+pub use types::*;
 pub use webhooks::*;
 pub use why::*;
 pub use workers::*;

@@ -113,7 +113,7 @@ pub struct Accept {
 /// The jobs that a worker has claimed.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Accepted {
-    /// The results of the request's `ends`, in the order of `finish`, `fail` and `release`.
+    /// The results of the request's `ends`, in the order of `finish`, `fail`, `snooze` and `release`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ended: Vec<EndedRun>,
     /// The jobs, in increasing order of their claims.
@@ -255,6 +255,25 @@ ends! {
         #[serde(default = "yes")]
         #[schema(default = true)]
         pub retry: bool,
+        /// How long the job waits before it is retried, in ms, in place of its backoff: what the other side asked for.
+        #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+        #[schema(maximum = 31_536_000_000_u64)]
+        pub retry_after_ms: Option<u64>,
+    }
+
+    /// A job that its handler puts off: it is delayed, and no attempt is counted. Of `until_us` and `for_ms`, the later time applies.
+    #[schema(example = json!({ "claim": 4, "for_ms": 40_000 }))]
+    Snooze,
+    /// One of the jobs that are put off.
+    SnoozeRun {
+        /// The job does not start before this time, in µs since the Unix epoch.
+        #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+        #[schema(minimum = 0, maximum = 253_402_300_799_999_999_i64)]
+        pub until_us: Option<i64>,
+        /// How long the job is put off, in ms. 0 by default.
+        #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+        #[schema(maximum = 315_360_000_000_u64)]
+        pub for_ms: Option<u64>,
     }
 
     /// A job that the worker gives back: it becomes pending, or cancelled if its user has cancelled it.
@@ -275,7 +294,7 @@ pub(crate) fn yes() -> bool {
 #[schema(example = json!({}))]
 pub struct Nothing {}
 
-/// Ends of many runs. Each has the effect of a request `finish`, `fail` or `release`, and may be repeated like it.
+/// Ends of many runs. Each has the effect of a request `finish`, `fail`, `snooze` or `release`, and may be repeated like it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({ "finish": [{ "id": "mail-17", "claim": 4 }, { "id": "mail-18", "claim": 5 }] }))]
@@ -288,6 +307,10 @@ pub struct EndRuns {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 1000)]
     pub fail: Vec<FailRun>,
+    /// The jobs that are put off: at most 1,000.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 1000)]
+    pub snooze: Vec<SnoozeRun>,
     /// The jobs that the worker gives back: at most 1,000.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 1000)]
@@ -297,7 +320,7 @@ pub struct EndRuns {
 impl EndRuns {
     /// Whether there are no ends.
     pub fn is_empty(&self) -> bool {
-        self.finish.is_empty() && self.fail.is_empty() && self.release.is_empty()
+        self.finish.is_empty() && self.fail.is_empty() && self.snooze.is_empty() && self.release.is_empty()
     }
 }
 

@@ -243,12 +243,10 @@ pub async fn claim_within(
     tx.add_read_conflict(keys.job(job_type, id));
     // A job that its worker gave back has the place of its last start, but waits only since it was given back.
     let waited_us = now_us.saturating_sub(job.order_us().max(job.changed_us)).max(0);
-    let mut timeouts = job.timeouts.or(terms.timeouts);
-    if job.continuous {
-        timeouts.run_us = None;
-    }
+    let terms = job.run_terms(terms);
+    let timeouts = terms.timeouts;
     let buckets = limits.iter().map(|limit| limit.bucket.clone()).collect();
-    let run = Run::new(claim.clone(), Terms { timeouts, ..*terms }, held, buckets);
+    let run = Run::new(claim.clone(), terms, held, buckets);
     move_to(tx, keys, &mut job, Place::Active(Box::new(run)))?;
     job.started_us = Some(now_us);
     job.record(now_us, EventKind::Started, max_history);
@@ -318,14 +316,17 @@ pub enum Ending {
     Completed(Box<RawValue>),
     /// With a permanent error.
     Failed(String),
-    /// With a temporary error; the job does not start again before `not_before_us`.
+    /// With a temporary error.
     Crashed {
         /// What went wrong.
         reason: String,
-        /// Consecutive crashes, this one included.
-        crashes: u32,
-        /// The end of its backoff, in µs.
-        not_before_us: i64,
+        /// The job does not start again before this time, in µs; by default, after the backoff of its terms.
+        retry_us: Option<i64>,
+    },
+    /// Without an error and before its end: its handler puts the job off to this time, in µs. No attempt is counted.
+    Snoozed {
+        /// When it may start again.
+        until_us: i64,
     },
     /// Without an error and before its end: a clean shutdown, or cancelled. The job keeps its place in the queue.
     Stopped,
@@ -396,7 +397,11 @@ pub async fn end(
     let again = run.then == Then::Again;
     let kind = match ending {
         // A client's request to stop overrides how the handler ended, unless the job was completed or failed.
-        Ending::Crashed { .. } | Ending::Stopped | Ending::Preempted | Ending::Parked(_)
+        Ending::Crashed { .. }
+        | Ending::Snoozed { .. }
+        | Ending::Stopped
+        | Ending::Preempted
+        | Ending::Parked(_)
             if run.cancel_requested && !again =>
         {
             EventKind::Cancelled
@@ -408,9 +413,13 @@ pub async fn end(
         }
         Ending::Failed(reason) => EventKind::Failed { reason: bounded_reason(reason) },
         // The last attempt has crashed.
-        Ending::Crashed { reason, .. } if job.max_attempts.is_some_and(|most| job.attempts + 1 >= most) => {
+        Ending::Crashed { reason, .. } if run.terms.is_last(job.attempts.saturating_add(1)) => {
             EventKind::Failed { reason: bounded_reason(reason) }
         }
+        Ending::Snoozed { .. } if !again && !run.terms.may_snooze(job.snoozes) => EventKind::Failed {
+            reason: format!("it was put off more often than its max_snoozes, {}", job.snoozes),
+        },
+        Ending::Snoozed { .. } => EventKind::Snoozed,
         Ending::Crashed { reason, .. } => EventKind::Crashed { reason: bounded_reason(reason) },
     };
     job.record(now_us, kind.clone(), max_history);
@@ -422,17 +431,24 @@ pub async fn end(
         return Ok(Ended::Recorded(None));
     }
     match ending {
-        Ending::Crashed { crashes, .. } => job.crashes = *crashes,
+        Ending::Crashed { .. } => job.crashes = streak.saturating_add(1),
         // A job that has done all its work has no consecutive crashes.
         Ending::Completed(_) | Ending::Failed(_) | Ending::Parked(_) => job.crashes = 0,
         // The run stopped before it could prove healthy: the number of consecutive crashes stays.
-        Ending::Stopped | Ending::Preempted => job.crashes = streak,
+        Ending::Stopped | Ending::Preempted | Ending::Snoozed { .. } => job.crashes = streak,
     }
     if matches!(ending, Ending::Crashed { .. } | Ending::Completed(_) | Ending::Failed(_)) {
         job.attempts = job.attempts.saturating_add(1);
     }
+    if kind == EventKind::Snoozed {
+        job.snoozes = job.snoozes.saturating_add(1);
+    }
     let to = match ending {
-        Ending::Crashed { not_before_us, .. } => Place::Crashing { until_us: *not_before_us },
+        Ending::Crashed { retry_us, .. } => Place::Crashing {
+            until_us: retry_us
+                .unwrap_or_else(|| now_us.saturating_add(run.terms.wait_us(&job.id, job.crashes))),
+        },
+        Ending::Snoozed { until_us } => Place::Delayed { until_us: *until_us },
         Ending::Parked(park) => Place::Parked { until_us: park.not_before_us, at: park.at.clone() },
         Ending::Preempted if job.continuous => Place::pending(now_us),
         // Its worker has fewer slots now. It takes no turns with others, so it is the next to start, as before this run.
@@ -459,6 +475,7 @@ async fn conclude(context: Context<'_>, job: &mut Job, run: &Run, kind: &EventKi
     match (end, refused) {
         _ if again => {
             job.attempts = 0;
+            job.snoozes = 0;
             // The result of the earlier request.
             job.result = None;
             let Next { unmet, not_before_us, .. } = run.next;
@@ -492,7 +509,11 @@ fn end_of(kind: &EventKind) -> Option<End> {
         EventKind::Completed => Some(End::Completed),
         EventKind::Failed { .. } => Some(End::Failed),
         EventKind::Cancelled => Some(End::Cancelled),
-        EventKind::Added | EventKind::Started | EventKind::Stopped { .. } | EventKind::Crashed { .. } => None,
+        EventKind::Added
+        | EventKind::Started
+        | EventKind::Stopped { .. }
+        | EventKind::Crashed { .. }
+        | EventKind::Snoozed => None,
     }
 }
 
@@ -501,6 +522,7 @@ fn state_after(kind: &EventKind) -> State {
     match (end_of(kind), kind) {
         (Some(end), _) => end.state(),
         (None, EventKind::Crashed { .. }) => State::Crashing,
+        (None, EventKind::Snoozed) => State::Delayed,
         (None, _) => State::Pending,
     }
 }
@@ -534,8 +556,7 @@ pub(crate) async fn take_back(
     };
     let streak = job.streak(seen_us);
     let run = end_run(tx, keys, job, claim).await?;
-    let Terms { backoff, on_lost, .. } = run.terms;
-    let counts = matches!(cause, RevocationCause::Expired(_)) || on_lost == OnLost::Count;
+    let counts = matches!(cause, RevocationCause::Expired(_)) || run.terms.on_lost == OnLost::Count;
     if run.then == Then::Remove {
         dependencies::settle_ended(tx, keys, job, DependencyEnd::Removed, now_us).await?;
         return erase(tx, keys, job);
@@ -547,7 +568,7 @@ pub(crate) async fn take_back(
         Some(reason) if counts && !run.cancel_requested => {
             job.crashes = streak.saturating_add(1);
             job.attempts = job.attempts.saturating_add(1);
-            match !again && job.max_attempts.is_some_and(|most| job.attempts >= most) {
+            match !again && run.terms.is_last(job.attempts) {
                 true => EventKind::Failed { reason },
                 false => EventKind::Crashed { reason },
             }
@@ -557,7 +578,7 @@ pub(crate) async fn take_back(
     job.record(now_us, kind.clone(), max_history);
     let to = match kind {
         EventKind::Crashed { .. } => {
-            Place::Crashing { until_us: now_us.saturating_add(backoff.wait_us(job.crashes)) }
+            Place::Crashing { until_us: now_us.saturating_add(run.terms.wait_us(&job.id, job.crashes)) }
         }
         _ => wait_again(job, &run.next, now_us),
     };

@@ -5,12 +5,11 @@ use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use turnwise_policy::backoff::{self, OnLost};
 
 use crate::Place;
 pub use crate::parked::Parked;
 use crate::spec::{self, JobSpec};
-use crate::timeouts::{Deadline, Timeouts};
+use crate::timeouts::Deadline;
 
 /// Largest history, in bytes; the oldest entries are dropped first.
 const MAX_HISTORY_BYTES: usize = 24_000;
@@ -74,20 +73,6 @@ impl State {
     }
 }
 
-/// The terms of a claim: when a run counts as healthy, and what happens to the job if the run does not end by itself. The
-/// record keeps them during the run, so that the claim can be revoked without the worker's settings.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Terms {
-    /// The backoff after a lost run, and how long a run must last to be healthy.
-    pub backoff: backoff::Rules,
-    /// How the loss of the worker counts.
-    pub on_lost: OnLost,
-    /// The run's timeouts: the job's own, or else its type's.
-    #[serde(skip_serializing_if = "Timeouts::is_none")]
-    pub timeouts: Timeouts,
-}
-
 /// A worker's fenced hold on a job. Every write for the job carries it. No two claims are equal: a worker's id is used once,
 /// and the worker numbers its claims.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -137,6 +122,8 @@ pub enum EventKind {
         /// What went wrong.
         reason: String,
     },
+    /// Put off by its worker: it is no attempt, and the job runs again later.
+    Snoozed,
     /// Ended without an error.
     Completed,
     /// Ended with a permanent error, or with its last attempt.
@@ -159,6 +146,7 @@ impl EventKind {
             EventKind::Started => "started",
             EventKind::Stopped { .. } => "stopped",
             EventKind::Crashed { .. } => "crashed",
+            EventKind::Snoozed => "snoozed",
             EventKind::Completed => "completed",
             EventKind::Failed { .. } => "failed",
             EventKind::Cancelled => "cancelled",
@@ -172,6 +160,7 @@ impl EventKind {
             ("started", None) => EventKind::Started,
             ("stopped", reason) => EventKind::Stopped { reason },
             ("crashed", Some(reason)) => EventKind::Crashed { reason },
+            ("snoozed", None) => EventKind::Snoozed,
             ("completed", None) => EventKind::Completed,
             ("failed", Some(reason)) => EventKind::Failed { reason },
             ("cancelled", None) => EventKind::Cancelled,
@@ -226,6 +215,8 @@ pub struct Job {
     /// Attempts since it was added: runs that completed, failed, crashed, or were lost with their worker, if that counts. A
     /// run that was stopped is none.
     pub attempts: u32,
+    /// How often it was snoozed since it was added.
+    pub snoozes: u32,
     /// The claim under which its latest end was recorded: recording that end again changes nothing.
     pub ended_claim: Option<Claim>,
     /// Newest first.
@@ -263,6 +254,7 @@ impl Job {
         self.added_us = now_us;
         self.crashes = 0;
         self.attempts = 0;
+        self.snoozes = 0;
         self.result = None;
         self.info = None;
         self.sort_key = None;

@@ -233,6 +233,7 @@ fn create(new: &NewJob, now_us: i64) -> Job {
         sort_key: None,
         crashes: 0,
         attempts: 0,
+        snoozes: 0,
         ended_claim: None,
         history: Vec::new(),
         info: None,

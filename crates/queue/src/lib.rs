@@ -67,10 +67,11 @@ pub mod sealing;
 pub mod selection;
 mod spec;
 pub mod tenants;
+mod terms;
 mod timeouts;
 pub mod trace;
 mod transition;
-mod types;
+pub mod types;
 pub mod usage;
 pub mod webhooks;
 mod worker_row;
@@ -81,7 +82,7 @@ pub use dependencies::{After, MAX_AFTER};
 pub use error::{Error, Result};
 pub use format::{Copying, Format};
 pub use job::{
-    Active, Claim, DEFAULT_MAX_HISTORY, Event, EventKind, Job, MAX_REASON_BYTES, Parked, State, Terms, Then,
+    Active, Claim, DEFAULT_MAX_HISTORY, Event, EventKind, Job, MAX_REASON_BYTES, Parked, State, Then,
 };
 pub use keyspace::Keyspace;
 pub use modes::Mode;
@@ -92,5 +93,6 @@ pub use spec::{
     DEFAULT_TENANT, JobSpec, MAX_ID_BYTES, MAX_INFO_BYTES, MAX_OPTIONS_BYTES, MAX_PRIORITY, MAX_REASONS,
     MIN_PRIORITY, NewJob,
 };
+pub use terms::{DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_SNOOZES, Retry, Terms};
 pub use turnwise_policy::timestamp::{parse_timestamp, timestamp};
 pub use workers::{Bounds, Health, MAX_WORKER_NAME_BYTES, Worker};

@@ -23,8 +23,9 @@ use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_policy::predictive_queue::locks::Requests;
 
-use crate::job::{Claim, Job, Parked, State, Terms, Then, bounded_reason};
+use crate::job::{Claim, Job, Parked, State, Then, bounded_reason};
 use crate::locks::{Held, Waits};
+use crate::terms::Terms;
 
 /// Where a job is, with the data of that place.
 #[derive(Debug, Clone, PartialEq)]
@@ -306,7 +307,15 @@ impl Job {
 
     /// The terms of its run, or the defaults.
     pub fn terms(&self) -> Terms {
-        self.run().map(|run| run.terms).unwrap_or_default()
+        self.run().map(|run| run.terms.clone()).unwrap_or_default()
+    }
+
+    /// The attempts that it has, as its run states, or as its next run will if those of its type are these. `None` is without end.
+    pub fn attempts_in_all(&self, of_type: Option<u32>) -> Option<u32> {
+        match self.run() {
+            Some(run) => run.terms.max_attempts,
+            None => self.run_attempts(of_type),
+        }
     }
 
     /// The locks that its run holds.

@@ -16,10 +16,11 @@ use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::Requests;
 
 use crate::deadlines::Timeouts;
-use crate::job::{Event, EventKind, Hidden, Parked, State, Terms, Then};
+use crate::job::{Event, EventKind, Hidden, Parked, State, Then};
 use crate::locks::{Held, Waits};
 use crate::place::{End, Next, Place, Run};
 use crate::spec::{JobSpec, is_no_summary, no_summary};
+use crate::terms::{Retry, Terms};
 use crate::trace::TraceContext;
 use crate::{Claim, Job};
 
@@ -65,7 +66,7 @@ record! {
     keyed: bool, unless "is_default";
     reserved: Option<i64>, unless "Option::is_none";
     claim: Option<ShortClaim<'a>>, unless "Option::is_none";
-    terms: Terms, unless "is_default";
+    terms: Cow<'a, Terms>, unless "is_default";
     held: Option<Cow<'a, Held>>, unless "Option::is_none";
     waits: Option<Cow<'a, Waits>>, unless "Option::is_none";
     buckets: Cow<'a, [Bucket]>, unless "is_empty";
@@ -94,8 +95,10 @@ record! {
     @spec locks: Requests, unless "is_none";
     crashes: u32, unless "is_default";
     attempts: u32, unless "is_default";
+    snoozes: u32, unless "is_default";
     @spec max_attempts: Option<u32>, unless "Option::is_none";
     @spec timeouts: Timeouts, unless "Timeouts::is_none";
+    @spec retry: Retry, unless "Retry::is_none";
     ended_claim: Option<ShortClaim<'a>>, unless "Option::is_none";
     history: Cow<'a, [Event]>;
     #[serde(default = "no_summary_given", skip_serializing_if = "is_no_summary")]
@@ -172,6 +175,7 @@ impl<'a> From<&'a Job> for Record<'a> {
             sort_key: job.sort_key,
             crashes: job.crashes,
             attempts: job.attempts,
+            snoozes: job.snoozes,
             ended_claim: job.ended_claim.as_ref().map(ShortClaim::of),
             history: Cow::Borrowed(history),
             info: raw(&job.info),
@@ -210,7 +214,7 @@ impl<'a> Record<'a> {
                 Record {
                     order_us: *not_before_us,
                     claim: Some(ShortClaim::of(claim)),
-                    terms: *terms,
+                    terms: Cow::Borrowed(terms),
                     held: held.as_ref().map(Cow::Borrowed),
                     waits: waits.as_ref().map(Cow::Borrowed),
                     buckets: Cow::Borrowed(buckets),
@@ -268,7 +272,7 @@ impl TryFrom<Record<'_>> for Job {
             },
             State::Running | State::Waiting => Place::Active(Box::new(Run {
                 claim: record.claim.ok_or("it is running, and has no claim")?.0.into_owned(),
-                terms: record.terms,
+                terms: record.terms.into_owned(),
                 held: record.held.map(Cow::into_owned),
                 waits: record.waits.map(Cow::into_owned),
                 buckets: record.buckets.into_owned(),
@@ -299,6 +303,7 @@ impl TryFrom<Record<'_>> for Job {
             sort_key: record.sort_key,
             crashes: record.crashes,
             attempts: record.attempts,
+            snoozes: record.snoozes,
             ended_claim: record.ended_claim.map(|claim| claim.0.into_owned()),
             history,
             info: owned(record.info),

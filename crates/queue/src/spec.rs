@@ -10,6 +10,7 @@ use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 use crate::after::{self, After};
 use crate::error::{Error, Result};
 use crate::locks::MAX_LOCKS_BYTES;
+use crate::terms::{Retry, Terms};
 use crate::timeouts::Timeouts;
 use crate::trace::TraceContext;
 
@@ -50,10 +51,13 @@ pub struct JobSpec {
     pub reasons: Vec<String>,
     /// The locks that it declares; see [`NewJob::check_locks`].
     pub locks: Requests,
-    /// The crash of this attempt, counted from 1, fails the job; `None` retries it forever.
+    /// The crash of this attempt, counted from 1, fails the job; 0 retries it forever. Its type's setting applies where there is
+    /// none.
     pub max_attempts: Option<u32>,
     /// The timeouts of its runs; its type's settings apply where it has none.
     pub timeouts: Timeouts,
+    /// How it is tried again; what its type states applies where there is nothing.
+    pub retry: Retry,
     /// What may be shown to every user who may see the job: a JSON object that never contains a secret.
     pub summary: Box<RawValue>,
     /// Its options are cleared when it ends: they hold passwords, and a client that adds it again has them.
@@ -73,6 +77,7 @@ impl Default for JobSpec {
             locks: Requests::default(),
             max_attempts: None,
             timeouts: Timeouts::default(),
+            retry: Retry::default(),
             summary: no_summary(),
             forgets_options: false,
             trace: None,
@@ -81,6 +86,31 @@ impl Default for JobSpec {
 }
 
 impl JobSpec {
+    /// The terms of a run: what the job states, and what holds for its type where it states nothing. The attempts of a continuous
+    /// job have no end, unless it states one: each of them may last for months.
+    #[must_use]
+    pub fn run_terms(&self, of_type: &Terms) -> Terms {
+        let Retry { backoff, jitter, on_lost, max_snoozes } = &self.retry;
+        let mut timeouts = self.timeouts.or(of_type.timeouts);
+        if self.continuous {
+            timeouts.run_us = None;
+        }
+        Terms {
+            backoff: of_type.backoff,
+            waits: backoff.clone().or_else(|| of_type.waits.clone()),
+            jitter: jitter.unwrap_or(of_type.jitter),
+            on_lost: on_lost.unwrap_or(of_type.on_lost),
+            timeouts,
+            max_attempts: self.run_attempts(of_type.max_attempts),
+            max_snoozes: max_snoozes.or(of_type.max_snoozes),
+        }
+    }
+
+    /// The attempts of the job, if those of its type are these; `None` is without end.
+    pub(crate) fn run_attempts(&self, of_type: Option<u32>) -> Option<u32> {
+        self.max_attempts.or(of_type.filter(|_| !self.continuous)).filter(|most| *most > 0)
+    }
+
     fn check(&self) -> Result<()> {
         check_name("tenant", &self.tenant, MAX_NAME_BYTES)?;
         if let Some(user) = &self.user {
@@ -99,10 +129,7 @@ impl JobSpec {
             concurrency::of_reason(reason).map_err(|problem| Error::Invalid { field: "reason", problem })?;
         }
         self.timeouts.check()?;
-        match self.max_attempts {
-            Some(0) => Err(Error::Invalid { field: "max_attempts", problem: "must be 1 or more".to_owned() }),
-            _ => Ok(()),
-        }
+        self.retry.check()
     }
 }
 

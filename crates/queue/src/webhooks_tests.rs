@@ -120,7 +120,7 @@ async fn a_job_that_runs_is_added_again_at_its_end_unless_it_failed() {
     let worker = Worker::new("w", "n", 0, 9);
     world.run(async |tx, keys| workers::register(&tx, &keys, JOB_TYPE, &worker)).await;
     let completed = Ending::Completed(RawValue::from_string("{}".to_owned()).unwrap());
-    let crashed = Ending::Crashed { reason: "no".to_owned(), crashes: 1, not_before_us: NOW_US + 9 };
+    let crashed = Ending::Crashed { reason: "no".to_owned(), retry_us: Some(NOW_US + 9) };
     for (number, (ending, wakes, state)) in (1..).zip([
         (completed.clone(), true, State::Pending),
         (completed.clone(), false, State::Completed),

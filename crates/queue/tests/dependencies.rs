@@ -137,7 +137,7 @@ async fn a_crash_is_no_end_and_an_unaccepted_end_cancels_or_frees() {
     let failed = After { accepted: vec![DependencyEnd::Failed], ..After::completed(T, "a") };
     world.add(&NewJob { after: vec![failed], ..new("cleanup", &[]) }).await;
     let claim = world.start("a").await;
-    let crashed = Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 15 };
+    let crashed = Ending::Crashed { reason: "ouch".into(), retry_us: Some(15) };
     world.end("a", &claim, crashed).await;
     assert_eq!(world.stands("cancelled").await, (State::Delayed, 1));
     let tx = world.tx().await;
@@ -276,7 +276,7 @@ async fn the_next_run_waits_for_dependencies_and_the_current_one_does_not() {
 async fn a_job_whose_next_run_was_refused_does_not_start_with_its_options() {
     let world = World::with_limits(Limits::DEFAULT).await;
     let refused = |id: &str| NewJob { options: json(r#"{"refused":true}"#), ..new(id, &["a"]) };
-    let crashed = Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 15 };
+    let crashed = Ending::Crashed { reason: "ouch".into(), retry_us: Some(15) };
     for known in [true, false] {
         world.add(&new("a", &[])).await;
         for id in ["stopped", "crashed", "completed", "lost", "restarted"] {
@@ -317,7 +317,7 @@ async fn a_job_whose_next_run_was_refused_does_not_start_with_its_options() {
 #[tokio::test]
 async fn the_later_of_a_cancel_and_a_refused_run_is_the_reason() {
     let world = World::with_limits(Limits::DEFAULT).await;
-    let crashed = Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 15 };
+    let crashed = Ending::Crashed { reason: "ouch".into(), retry_us: Some(15) };
     for known in [true, false] {
         world.add(&new("a", &[])).await;
         let ids = ["stopped", "crashed", "completed", "lost"];

@@ -68,7 +68,7 @@ impl Walk {
                     0 => Ending::Completed(json("1")),
                     1 => Ending::Failed("no".into()),
                     2 => Ending::Stopped,
-                    _ => Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: now_us + 5 },
+                    _ => Ending::Crashed { reason: "ouch".into(), retry_us: Some(now_us + 5) },
                 };
                 let priority = self.rng.random_bool(0.5).then(|| self.rng.random_range(-1.0..1.0));
                 claims::end(Context::new(tx, keys, T, now_us, 20), &id, &claim, &ending, None, priority)

@@ -2,16 +2,19 @@
 //! the worker never received, and the pruning of ended jobs.
 
 use crate::common::{T, by, json};
+use turnwise_policy::backoff::Waits;
 use turnwise_queue::claims::{self, Ended, Ending};
 use turnwise_queue::jobs::{self, Added, Cancelled, Retried};
-use turnwise_queue::{Claim, Context, DEFAULT_TENANT, Error, NewJob, State, workers};
+use turnwise_queue::{
+    Claim, Context, DEFAULT_TENANT, Error, EventKind, NewJob, Retry, State, Terms, workers,
+};
 
 fn new(id: &str) -> NewJob {
     NewJob::new(T, id, json("{}"))
 }
 
 fn crash(not_before_us: i64) -> Ending {
-    Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us }
+    Ending::Crashed { reason: "ouch".into(), retry_us: Some(not_before_us) }
 }
 
 type World = crate::common::World<Lifecycle>;
@@ -163,6 +166,106 @@ async fn the_crash_of_the_last_attempt_fails_the_job() {
     assert_eq!(world.release(1_000).await, None);
     world.add(&new("a"), 50).await;
     assert_eq!(world.get("a").await.attempts, 0);
+}
+
+#[tokio::test]
+async fn a_job_waits_as_it_states_after_each_crash_unless_its_worker_says_how_long() {
+    let world = World::new().await;
+    let waits = Waits::List(vec![5, 30, 300]);
+    world.add(&new("a").with(|spec| spec.retry.backoff = Some(waits)), 5).await;
+    let mut now_us = 10;
+    for (number, wait_us) in (1..).zip([5, 30, 300, 300]) {
+        let claim = world.claim("a", number).await.unwrap();
+        world
+            .end("a", &claim, Ending::Crashed { reason: "ouch".into(), retry_us: None }, now_us)
+            .await
+            .unwrap();
+        let job = world.get("a").await;
+        assert_eq!((job.state(), job.order_us() - now_us), (State::Crashing, wait_us));
+        now_us += wait_us;
+        world.release(now_us).await;
+    }
+    let claim = world.claim("a", 9).await.unwrap();
+    world.end("a", &claim, crash(now_us + 7), now_us).await.unwrap();
+    let job = world.get("a").await;
+    assert_eq!((job.order_us(), job.crashes, job.attempts), (now_us + 7, 5, 5));
+    // With jitter, two jobs that crashed at the same time wait differently, and up to a tenth longer.
+    let waits = Waits::List(vec![1_000_000]);
+    let mut at = Vec::new();
+    for id in ["b", "c"] {
+        let stated = Retry { backoff: Some(waits.clone()), jitter: Some(true), ..Retry::default() };
+        world.add(&new(id).with(|spec| spec.retry = stated), 5).await;
+        let claim = world.claim(id, 1).await.unwrap();
+        world.end(id, &claim, Ending::Crashed { reason: "ouch".into(), retry_us: None }, 10).await.unwrap();
+        at.push(world.get(id).await.order_us() - 10);
+    }
+    assert!(at.iter().all(|wait| (1_000_000..=1_100_000).contains(wait)) && at[0] != at[1], "{at:?}");
+}
+
+#[tokio::test]
+async fn a_snoozed_job_runs_again_at_its_time_without_an_attempt() {
+    let world = World::new().await;
+    world
+        .add(&new("a").with(|spec| (spec.max_attempts, spec.retry.max_snoozes) = (Some(2), Some(2))), 5)
+        .await;
+    let first = world.claim("a", 1).await.unwrap();
+    world.end("a", &first, crash(20), 10).await.unwrap();
+    world.release(20).await;
+    for (number, until_us) in [(2, 100), (3, 200)] {
+        let claim = world.claim("a", number).await.unwrap();
+        world.end("a", &claim, Ending::Snoozed { until_us }, 30).await.unwrap();
+        let job = world.get("a").await;
+        let counted = (job.attempts, job.crashes, job.snoozes);
+        assert_eq!(
+            (job.state(), job.order_us(), counted),
+            (State::Delayed, until_us, (1, 1, (number - 1) as u32))
+        );
+        assert_eq!(job.history[0].kind, EventKind::Snoozed);
+        assert_eq!(world.release(until_us - 1).await, Some(until_us));
+        world.release(until_us).await;
+    }
+    // One time more than it may, it fails, and so does no job that was added again.
+    let claim = world.claim("a", 4).await.unwrap();
+    world.end("a", &claim, Ending::Snoozed { until_us: 300 }, 250).await.unwrap();
+    let job = world.get("a").await;
+    assert_eq!((job.state(), job.attempts), (State::Failed, 1));
+    assert_eq!(job.reason(), Some("it was put off more often than its max_snoozes, 2"));
+    world.add(&new("a"), 260).await;
+    let claim = world.claim("a", 5).await.unwrap();
+    world.end("a", &claim, Ending::Snoozed { until_us: 300 }, 270).await.unwrap();
+    assert_eq!((world.get("a").await.state(), world.get("a").await.snoozes), (State::Delayed, 1));
+    // A request to stop is not put off.
+    world.release(300).await;
+    let claim = world.claim("a", 6).await.unwrap();
+    world.run(async |tx, keys| jobs::cancel(tx, keys, T, "a", 310).await).await;
+    world.end("a", &claim, Ending::Snoozed { until_us: 400 }, 320).await.unwrap();
+    assert_eq!(world.get("a").await.state(), State::Cancelled);
+    // A job that was added again while it ran begins anew, when the new request says.
+    world.add(&new("b"), 5).await;
+    let claim = world.claim("b", 1).await.unwrap();
+    world.add(&NewJob { not_before_us: Some(50), ..new("b") }, 10).await;
+    world.end("b", &claim, Ending::Snoozed { until_us: 400 }, 20).await.unwrap();
+    let job = world.get("b").await;
+    assert_eq!((job.state(), job.order_us(), job.snoozes), (State::Delayed, 50, 0));
+}
+
+#[tokio::test]
+async fn attempts_without_limit_have_none() {
+    let world = World::new().await;
+    let terms = Terms { max_attempts: Some(2), ..Terms::default() };
+    for (id, stated, continuous, expected) in [
+        ("typical", None, false, Some(2)),
+        ("endless", Some(0), false, None),
+        ("own", Some(7), false, Some(7)),
+        ("continuous", None, true, None),
+        ("bounded", Some(3), true, Some(3)),
+    ] {
+        let added = new(id).with(|spec| (spec.max_attempts, spec.continuous) = (stated, continuous));
+        world.add(&added, 5).await;
+        let job = world.get(id).await;
+        assert_eq!(job.run_terms(&terms).max_attempts, expected, "{id}");
+        assert_eq!(job.attempts_in_all(Some(2)), expected, "{id}");
+    }
 }
 
 #[tokio::test]
@@ -329,9 +432,9 @@ async fn names_with_control_characters_are_refused() {
         let refused = world.try_run(async |tx, keys| jobs::add(tx, keys, &job, 5).await).await;
         assert!(matches!(refused, Err(Error::Invalid { .. })));
     }
-    let never = new("a").with(|spec| spec.max_attempts = Some(0));
+    let never = new("a").with(|spec| spec.retry.backoff = Some(Waits::List(Vec::new())));
     let refused = world.try_run(async |tx, keys| jobs::add(tx, keys, &never, 5).await).await;
-    assert!(matches!(refused, Err(Error::Invalid { field: "max_attempts", .. })));
+    assert!(matches!(refused, Err(Error::Invalid { field: "backoff", .. })));
 }
 
 #[tokio::test]

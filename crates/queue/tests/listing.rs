@@ -68,11 +68,7 @@ impl World {
             let ending = match n % 10 {
                 0..=2 => Some(Ending::Completed(json("null"))),
                 3 => failed(if n % 20 == 3 { "HTTP 503" } else { "timeout after 12345 ms" }),
-                4 => Some(Ending::Crashed {
-                    reason: "HTTP 503".into(),
-                    crashes: 1,
-                    not_before_us: 2_000_000 + n / 20,
-                }),
+                4 => Some(Ending::Crashed { reason: "HTTP 503".into(), retry_us: Some(2_000_000 + n / 20) }),
                 5 => None,
                 9 => {
                     let cancelled = world

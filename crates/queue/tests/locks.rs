@@ -148,7 +148,7 @@ fn endings() -> Vec<(Ending, State)> {
     vec![
         (Ending::Completed(json("1")), State::Completed),
         (Ending::Failed("no".into()), State::Failed),
-        (Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 900 }, State::Crashing),
+        (Ending::Crashed { reason: "ouch".into(), retry_us: Some(900) }, State::Crashing),
         (Ending::Stopped, State::Pending),
         (Ending::Preempted, State::Pending),
         (Ending::Parked(park), State::Delayed),

@@ -94,7 +94,7 @@ async fn a_job_keeps_its_class_until_a_client_changes_it() {
     for (number, ending) in [
         (1, Ending::Stopped),
         (2, Ending::Preempted),
-        (3, Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: 95 }),
+        (3, Ending::Crashed { reason: "ouch".into(), retry_us: Some(95) }),
     ] {
         let claim = world.claim("a", number).await;
         world.end("a", &claim, ending).await;

@@ -151,16 +151,16 @@ async fn a_running_job_fails() {
     world.is_only_in("nowhere", "a").await;
 }
 
-fn crash(crashes: u32, not_before_us: i64) -> Ending {
-    Ending::Crashed { reason: "ouch".into(), crashes, not_before_us }
+fn crash(not_before_us: i64) -> Ending {
+    Ending::Crashed { reason: "ouch".into(), retry_us: Some(not_before_us) }
 }
 
 #[tokio::test]
 async fn a_crashed_job_is_pending_again_when_its_backoff_is_over() {
     let world = World::new().await;
     let claim = world.started("a", 5).await;
-    let job = world.end("a", &claim, crash(3, 100), 9).await.unwrap().unwrap();
-    assert_eq!((job.state(), job.crashes, job.reason()), (State::Crashing, 3, Some("ouch")));
+    let job = world.end("a", &claim, crash(100), 9).await.unwrap().unwrap();
+    assert_eq!((job.state(), job.crashes, job.reason()), (State::Crashing, 1, Some("ouch")));
     world.is_only_in("delayed", "a").await;
     assert!(world.claim("a", "w", 50).await.is_none(), "a crashing job was claimed");
 
@@ -175,7 +175,7 @@ async fn a_crashed_job_is_pending_again_when_its_backoff_is_over() {
     assert_eq!(release(100).await, None);
     world.is_only_in("pending", "a").await;
     let job = world.claim("a", "w", 101).await.unwrap();
-    assert_eq!(job.crashes, 3);
+    assert_eq!(job.crashes, 1);
     let job = world.end("a", job.claim().unwrap(), Ending::Completed(json("1")), 102).await.unwrap().unwrap();
     assert_eq!(job.crashes, 0, "a good end ends the row of crashes");
 }
@@ -185,7 +185,7 @@ async fn releasing_due_jobs_is_bounded_and_returns_the_next_time() {
     let world = World::new().await;
     for (n, id) in ["a", "b", "c"].iter().enumerate() {
         let claim = world.started(id, 5).await;
-        world.end(id, &claim, crash(1, 10 + i64::try_from(n).unwrap()), 9).await.unwrap();
+        world.end(id, &claim, crash(10 + i64::try_from(n).unwrap()), 9).await.unwrap();
     }
     let tx = world.tx().await;
     let next = claims::release_due(&tx, &world.keys, T, 1000, 2, |_| true).await.unwrap().next_due_us;
@@ -234,7 +234,7 @@ async fn a_waiting_job_that_is_added_again_keeps_its_place_with_new_options() {
 #[tokio::test]
 async fn a_running_job_that_is_added_again_runs_once_more_after_it_ends() {
     let world = World::new().await;
-    for ending in [Ending::Completed(json("1")), Ending::Failed("x".into()), Ending::Stopped, crash(1, 99)] {
+    for ending in [Ending::Completed(json("1")), Ending::Failed("x".into()), Ending::Stopped, crash(99)] {
         let claim = world.started("a", 5).await;
         assert_eq!(world.add(&new("a"), 8).await, Added::RunsAgain);
         world.is_only_in("active", "a").await;
@@ -260,7 +260,7 @@ async fn a_waiting_job_is_cancelled_at_once() {
     assert!(matches!(world.cancel("b", 7).await, Err(Error::NotFound)));
 
     let claim = world.started("c", 5).await;
-    world.end("c", &claim, crash(1, 99), 9).await.unwrap();
+    world.end("c", &claim, crash(99), 9).await.unwrap();
     assert_eq!(world.cancel("c", 10).await.unwrap(), Cancelled::Now);
     world.is_only_in("nowhere", "c").await;
 }
@@ -268,7 +268,7 @@ async fn a_waiting_job_is_cancelled_at_once() {
 #[tokio::test]
 async fn a_running_job_is_cancelled_when_its_worker_stops_it() {
     let world = World::new().await;
-    for ending in [Ending::Stopped, crash(1, 99)] {
+    for ending in [Ending::Stopped, crash(99)] {
         let claim = world.started("a", 5).await;
         let signal = world.keys.signal(T, "w");
         let before = world.tx().await.get(&signal).await.unwrap();
@@ -365,7 +365,7 @@ async fn a_stale_claim_changes_nothing() {
     let now_held = world.claim("a", "w", 7).await.unwrap().claim().unwrap().clone();
     assert_ne!(stale, now_held);
     let before = world.tx().await.range(&world.keys.jobs(T), 10).await.unwrap();
-    for ending in [Ending::Completed(json("1")), Ending::Failed("x".into()), Ending::Stopped, crash(1, 9)] {
+    for ending in [Ending::Completed(json("1")), Ending::Failed("x".into()), Ending::Stopped, crash(9)] {
         assert!(matches!(world.end("a", &stale, ending, 8).await, Err(Error::Halt)));
     }
     let tx = world.tx().await;
@@ -440,7 +440,7 @@ async fn a_history_is_bounded_in_entries_and_bytes() {
     for n in 0..40 {
         let job = world.claim("a", "w", n).await.unwrap();
         let reason = "\u{1}ä\"".repeat(5_000);
-        let ending = Ending::Crashed { reason, crashes: 1, not_before_us: n };
+        let ending = Ending::Crashed { reason, retry_us: Some(n) };
         let job = world.end("a", job.claim().unwrap(), ending, n).await.unwrap().unwrap();
         assert!(
             job.history.len() <= HISTORY && job.reason().unwrap().len() <= turnwise_queue::MAX_REASON_BYTES

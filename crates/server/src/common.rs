@@ -32,8 +32,8 @@ use crate::bulk::{self, BulkOperations};
 use crate::checked::Checked;
 use crate::http::Http;
 use crate::job_types::replication::REPORT_INTERVAL;
-use crate::job_types::tunables;
 use crate::job_types::webhook::Webhooks;
+use crate::job_types::{EVERY_OTHER_TYPE, tunables};
 use crate::open::{self, Exposure};
 use crate::services::Services;
 use crate::start::{self, Opened, StartError, initialise};
@@ -177,7 +177,7 @@ impl Common {
 
     /// The workers outside of this server. `options` are what the workers of all types have in common.
     pub fn external(&self, options: &turnwise_worker::Options) -> External {
-        let tunables = tunables(&self.config, &options.tunables.queue, 0);
+        let tunables = tunables(&self.config, &options.tunables.queue, EVERY_OTHER_TYPE, 0);
         let options = turnwise_worker::Options { tunables, ..options.clone() };
         External::new(self.impatient.clone(), self.keys.clone(), options)
     }

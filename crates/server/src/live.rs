@@ -14,7 +14,7 @@ use turnwise_replicator::multiplex::Mode;
 use turnwise_telemetry::{log, otel};
 use turnwise_worker::{EventRules, Live, QueueRules, RetentionOptions, Tunables};
 
-use crate::job_types::{Tune, tunables};
+use crate::job_types::{EVERY_OTHER_TYPE, Tune, tunables};
 
 /// The pause between two removals of ended jobs: a tenth of the retention, within these bounds.
 const SHORTEST_RETENTION_PAUSE: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ impl Parts {
         let Config { replication, connections, .. } = config;
         self.client.set_close_interval(connections.close_interval);
         self.client.set_egress(&connections.egress);
-        self.external.set(tunables(config, &queue, 0));
+        self.external.set(tunables(config, &queue, EVERY_OTHER_TYPE, 0));
         self.retention.set(retention(config));
         self.events.set(config.events);
         self.settings.set(Settings { defaults: replication.clone(), ..self.settings.get() });

@@ -19,7 +19,7 @@ fn needed(method: &str, path: &str) -> &'static str {
         "/_replicate" => "write",
         "/_node/_local/_prometheus" | "/_node/_local/_stats" | "/_node/_local/_system" => "metrics",
         _ if path.starts_with("/v1/users") || path.starts_with("/v1/tokens") => "admin",
-        _ if ["/v1/fleets", "/v1/nodes", "/v1/types"].iter().any(|prefix| path.starts_with(prefix)) => {
+        _ if ["/v1/fleets", "/v1/nodes", "/v1/type"].iter().any(|prefix| path.starts_with(prefix)) => {
             "operator"
         }
         _ if path.starts_with("/v1/workers") && method == "PUT" => "operator",

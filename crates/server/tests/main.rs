@@ -3,6 +3,7 @@
 
 mod access;
 mod any_node;
+mod attempts;
 mod audit;
 mod by_demand;
 mod changes;

@@ -50,7 +50,7 @@ async fn bodies_that_are_not_what_they_must_be() {
         (r#"{"delay_ms": 99999999999999999999999999}"#.into(), "bad_request"),
         (json!({"not_before_us": -1}).to_string(), "bad_request"),
         (json!({"not_before_us": i64::MAX}).to_string(), "bad_request"),
-        (json!({"max_attempts": 0}).to_string(), "bad_request"),
+        (json!({"max_attempts": 1_000_001}).to_string(), "bad_request"),
         (json!({"max_attempts": u64::MAX}).to_string(), "bad_request"),
         (json!({"if_exists": "replace"}).to_string(), "bad_request"),
         (json!({"if_exists": {"keep": null}}).to_string(), "bad_request"),
@@ -280,7 +280,7 @@ async fn every_error_of_a_batch_names_its_job() {
             "jobs[1].after: [0]: there is no job `nowhere`",
         ),
         (json!({"type": "mail", "id": "b", "after": nowhere, "if_exists": "again"}), "jobs[1].after: [0]: "),
-        (json!({"type": "mail", "id": "b", "max_attempts": 0}), "jobs[1].max_attempts: "),
+        (json!({"type": "mail", "id": "b", "max_attempts": 1_000_001}), "jobs[1].max_attempts: "),
     ] {
         let jobs = json!({"jobs": [{"type": "mail", "id": "a"}, wrong]});
         let answer = server.post("/v1/jobs", &jobs).await;

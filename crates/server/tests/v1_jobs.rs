@@ -21,7 +21,8 @@ async fn a_job_is_added_once_however_often_it_is_asked_for() {
     assert!(!job.body.to_string().contains("hunter2"));
     let job = job.body;
     let expected = json!({"type": "mail", "id": "a/b ü", "state": "pending", "tenant": "acme", "user": "jan",
-        "priority": 0, "attempts": 0, "max_attempts": 3, "cancel_requested": false, "summary": {"to": "x"}, "added_us": job["added_us"],
+        "priority": 0, "attempts": 0, "max_attempts": 3, "snoozes": 0, "cancel_requested": false, "summary": {"to": "x"},
+        "added_us": job["added_us"],
         "changed_us": job["changed_us"], "history": [{"at_us": job["added_us"], "type": "added"}]});
     assert_eq!(job, expected);
 }

@@ -134,7 +134,9 @@ async fn a_delayed_or_ended_job_states_so() {
     let backoff = why(&server, "soon").await;
     assert_eq!((&backoff["reason"], &backoff["crashes"]), (&json!("backoff"), &json!(1)));
     assert_eq!(backoff["error"], "boom bang");
-    assert!(backoff["sentence"].as_str().unwrap().contains("after 1 crash in a row. The latest: boom bang"));
+    assert!(backoff["sentence"].as_str().unwrap().contains(
+        "after 1 crash in a row. 19 of 20 attempts are left; then it fails. The latest: boom bang"
+    ));
     assert!(
         backoff["not_before_us"].as_i64().unwrap() > backoff["since_us"].as_i64().unwrap() + 3_000_000_000
     );

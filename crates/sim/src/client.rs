@@ -254,7 +254,7 @@ impl Client {
             self.jobs.extend(new.iter().map(|(key, _)| (key.clone(), true)));
         }
         let not_before_us = delay.map(|delay| self.runtime.now_us() + delay.as_micros() as i64);
-        let max_attempts = self.rng.chance(300).then(|| self.rng.between(1, 3) as u32);
+        let max_attempts = self.rng.chance(300).then(|| self.rng.between(0, 3) as u32);
         let once = self.rng.chance(250);
         self.add(new, not_before_us, max_attempts, once).await;
     }
@@ -295,6 +295,7 @@ impl Client {
                     tenant,
                     timeouts,
                     max_attempts,
+                    retry: crate::plan::Plan::retry(&self.rng),
                     continuous: script.is_continuous(),
                     locks: script.locks.clone(),
                     reasons: plan.map(|plan| plan.reasons(&self.rng)).unwrap_or_default(),

@@ -98,7 +98,7 @@ impl Commit<'_> {
                     outcomes.insert(DependencyEnd::Cancelled);
                     outcomes.extend(match self.executions.get(&claim).map(|run| &run.did) {
                         Some(Did::Completed) => Some(DependencyEnd::Completed),
-                        Some(Did::Failed | Did::Crashed) => Some(DependencyEnd::Failed),
+                        Some(Did::Failed | Did::Crashed | Did::Snoozed) => Some(DependencyEnd::Failed),
                         _ => None,
                     });
                 }

@@ -32,7 +32,7 @@ use crate::link::{Link, SimRuntime};
 use crate::locking::{self, Asks};
 use crate::node::{Server, Setting};
 use crate::plan::EXTERNAL;
-use crate::script::{Said, SimHandler};
+use crate::script::{SNOOZE, Said, SimHandler};
 use crate::trace::Site;
 
 /// Jobs that an external worker runs at the same time.
@@ -401,7 +401,11 @@ impl Me {
         let end = match did {
             Did::Completed => ExternalEnd::Completed(json(claim.to_string())),
             Did::Failed => ExternalEnd::Failed(format!("failure {claim}")),
-            Did::Crashed => ExternalEnd::Crashed(format!("crash {claim}")),
+            Did::Crashed => ExternalEnd::crashed(format!("crash {claim}")),
+            Did::Snoozed => {
+                let for_us = i64::try_from(SNOOZE.as_micros()).expect("some seconds");
+                ExternalEnd::Snoozed { until_us: 0, for_us }
+            }
             Did::Stopped | Did::Runs | Did::Dropped => ExternalEnd::Released,
         };
         let end = |external: External, _| async move {

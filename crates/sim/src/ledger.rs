@@ -68,6 +68,8 @@ pub enum Did {
     Failed,
     /// It returned that it crashed, or it panicked.
     Crashed,
+    /// It returned that it is too early.
+    Snoozed,
     /// It returned that it stopped.
     Stopped,
     /// It was dropped.

@@ -116,8 +116,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "streak_kept_when_stopped",
         file: "crates/queue/src/claims.rs",
-        find: "        Ending::Stopped | Ending::Preempted => job.crashes = streak,\n",
-        replace: "        Ending::Stopped | Ending::Preempted => {}\n",
+        find: "        Ending::Stopped | Ending::Preempted | Ending::Snoozed { .. } => job.crashes = streak,\n",
+        replace: "        Ending::Stopped | Ending::Preempted | Ending::Snoozed { .. } => {}\n",
         why: "A job that was healthy for hours, and was stopped, gets the backoff of all its earlier crashes.",
     },
     Mutant {
@@ -137,7 +137,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "cancel_ignored_at_end",
         file: "crates/queue/src/claims.rs",
-        find: "        Ending::Crashed { .. } | Ending::Stopped | Ending::Preempted | Ending::Parked(_)\n            if run.cancel_requested && !again =>\n        {\n            EventKind::Cancelled\n        }\n",
+        find: "        Ending::Crashed { .. }\n        | Ending::Snoozed { .. }\n        | Ending::Stopped\n        | Ending::Preempted\n        | Ending::Parked(_)\n            if run.cancel_requested && !again =>\n        {\n            EventKind::Cancelled\n        }\n",
         replace: "",
         why: "A cancelled job is retried.",
     },
@@ -207,9 +207,44 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "max_attempts_ignored",
         file: "crates/queue/src/claims.rs",
-        find: "if job.max_attempts.is_some_and(|most| job.attempts + 1 >= most)",
-        replace: "if job.max_attempts.is_some_and(|most| job.attempts > most)",
+        find: "if run.terms.is_last(job.attempts.saturating_add(1)) => {",
+        replace: "if run.terms.is_last(job.attempts.saturating_sub(1)) => {",
         why: "A job is tried more often than allowed.",
+    },
+    Mutant {
+        name: "attempt_not_counted",
+        file: "crates/queue/src/claims.rs",
+        find: "Ending::Crashed { .. } | Ending::Completed(_) | Ending::Failed(_)) {",
+        replace: "Ending::Completed(_) | Ending::Failed(_)) {",
+        why: "A job that always crashes never uses up its attempts.",
+    },
+    Mutant {
+        name: "snooze_counts",
+        file: "crates/queue/src/claims.rs",
+        find: "Ending::Crashed { .. } | Ending::Completed(_) | Ending::Failed(_)) {",
+        replace: "Ending::Crashed { .. } | Ending::Snoozed { .. } | Ending::Completed(_) | Ending::Failed(_)) {",
+        why: "A job that is put off uses up its attempts.",
+    },
+    Mutant {
+        name: "snooze_not_counted",
+        file: "crates/queue/src/claims.rs",
+        find: "        job.snoozes = job.snoozes.saturating_add(1);",
+        replace: "",
+        why: "A job can be put off for ever.",
+    },
+    Mutant {
+        name: "snooze_keeps_the_streak",
+        file: "crates/queue/src/claims.rs",
+        find: "Ending::Stopped | Ending::Preempted | Ending::Snoozed { .. } => job.crashes = streak,",
+        replace: "Ending::Snoozed { .. } => job.crashes = streak.saturating_add(1),\n        Ending::Stopped | Ending::Preempted => job.crashes = streak,",
+        why: "A job that is put off waits longer after its next crash.",
+    },
+    Mutant {
+        name: "own_waits_ignored",
+        file: "crates/queue/src/spec.rs",
+        find: "waits: backoff.clone().or_else(|| of_type.waits.clone()),",
+        replace: "waits: backoff.clone().and(None).or_else(|| of_type.waits.clone()),",
+        why: "A job waits as its type says, and not as it says itself.",
     },
     Mutant {
         name: "no_wake",
@@ -498,8 +533,8 @@ pub const LOCK_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "locks_survive_their_worker",
         file: "crates/queue/src/claims.rs",
-        find: "    let run = end_run(tx, keys, job, claim).await?;\n    let Terms",
-        replace: "    let mut run = job.run().cloned().ok_or(Error::Halt)?;\n    tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?;\n    if let Some(left) = job.run_mut() {\n        (left.held, left.waits, left.buckets) = (None, None, Vec::new());\n    }\n    run.buckets.clear();\n    let Terms",
+        find: "    let run = end_run(tx, keys, job, claim).await?;\n    let counts",
+        replace: "    let mut run = job.run().cloned().ok_or(Error::Halt)?;\n    tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?;\n    if let Some(left) = job.run_mut() {\n        (left.held, left.waits, left.buckets) = (None, None, Vec::new());\n    }\n    run.buckets.clear();\n    let counts",
         why: "The locks of a dead worker's jobs are held for ever.",
     },
     Mutant {

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use turnwise_policy::backoff::{self, OnLost};
+use turnwise_policy::backoff::{self, OnLost, Waits};
 use turnwise_policy::fair_share::{Fairness, Shares, rfc};
+use turnwise_queue::Retry;
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_store::Limits;
 use turnwise_worker::{FairRules, Options, RotationRules, Tunables};
@@ -174,6 +175,7 @@ impl Plan {
                     health_threshold_us: 20_000_000,
                 },
                 on_lost: OnLost::ALL[usize::from(seed.is_multiple_of(4))],
+                max_attempts: *rng.choose(&[None, None, Some(4)]),
                 ..Tunables::default()
             },
             ..Options::default()
@@ -232,6 +234,25 @@ impl Plan {
             rng.chance(often).then(|| i64::try_from(rng.between(3, 12) * 1_000_000).expect("some seconds"))
         };
         Timeouts { run_us: us(400), heartbeat_us: us(700) }
+    }
+
+    /// How a job states that it is tried again.
+    pub fn retry(rng: &SeededRng) -> Retry {
+        let second = |n: u64| i64::try_from(n * 1_000_000).expect("some seconds");
+        let backoff = rng.chance(300).then(|| match rng.chance(500) {
+            true => Waits::List((0..rng.between(1, 3)).map(|_| second(rng.between(0, 6))).collect()),
+            false => Waits::Exponential {
+                first_us: second(rng.between(0, 2)),
+                factor: *rng.choose(&[1.0, 1.5, 3.0]),
+                most_us: second(rng.between(2, 9)),
+            },
+        });
+        Retry {
+            backoff,
+            jitter: rng.chance(300).then(|| rng.chance(500)),
+            on_lost: rng.chance(300).then(|| *rng.choose(&OnLost::ALL)),
+            max_snoozes: rng.chance(500).then(|| u32::try_from(rng.below(3)).expect("a small number")),
+        }
     }
 
     /// The types of the jobs that clients add.

@@ -23,6 +23,9 @@ use crate::rng::SeededRng;
 /// The message of a simulated panic. The terminal does not show it.
 pub const PANIC: &str = "a simulated panic";
 
+/// How long a run that is too early puts its job off.
+pub const SNOOZE: Duration = Duration::from_secs(3);
+
 /// The number of reports of a run that reports.
 const REPORTS: u64 = 5;
 
@@ -35,6 +38,8 @@ pub enum Act {
     Crash,
     /// Works, and fails permanently.
     Fail,
+    /// Works, and finds that it is too early.
+    Snooze,
     /// Works, and panics.
     Panic,
     /// Works, reports several times, and completes.
@@ -49,10 +54,11 @@ pub enum Act {
     Idle,
 }
 
-const ACTS: [Act; 9] = [
+const ACTS: [Act; 10] = [
     Act::Done,
     Act::Crash,
     Act::Fail,
+    Act::Snooze,
     Act::Panic,
     Act::Report,
     Act::Deaf,
@@ -251,12 +257,13 @@ impl SimHandler {
                 }
                 stopped
             }
-            Act::Done | Act::Crash | Act::Fail | Act::Panic => stopped_within(time).await,
+            Act::Done | Act::Crash | Act::Fail | Act::Snooze | Act::Panic => stopped_within(time).await,
         };
         let did = match act {
             _ if stopped => Did::Stopped,
             Act::Crash => Did::Crashed,
             Act::Fail => Did::Failed,
+            Act::Snooze => Did::Snoozed,
             Act::Panic => {
                 told.did = Did::Crashed;
                 panic!("{PANIC}");
@@ -342,6 +349,7 @@ impl JobHandler for SimHandler {
             Did::Completed => Outcome::completed(&(&claim.worker, claim.number)),
             Did::Failed => Outcome::Failed(format!("failure {}", claim.number)),
             Did::Crashed => Outcome::Crashed(format!("crash {}", claim.number)),
+            Did::Snoozed => Outcome::Snoozed(SNOOZE),
             Did::Stopped | Did::Runs | Did::Dropped => Outcome::Stopped,
         }
     }

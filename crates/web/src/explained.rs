@@ -24,6 +24,7 @@ impl Shared {
             fair_others: config.jobs.fair(),
             queue: self.external.tunables().get().queue.clone(),
             catalogue: Arc::clone(&self.catalogue),
+            max_attempts: Arc::new(move |job_type| config.jobs.max_attempts(job_type)),
             document,
         }
     }

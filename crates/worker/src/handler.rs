@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use serde::Serialize;
@@ -156,6 +157,8 @@ pub enum Outcome {
     Failed(String),
     /// It failed with an error that may pass: retried after a backoff.
     Crashed(String),
+    /// It is too early: the job runs again after this long, and no attempt is counted.
+    Snoozed(Duration),
     /// It stopped early, because the worker cancelled [`JobContext::stop`].
     Stopped,
     /// It has nothing to do until a watched source changes ([`turnwise_queue::parking`]).

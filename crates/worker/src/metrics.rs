@@ -51,17 +51,20 @@ pub enum RunResult {
     Preempted,
     /// The replication is idle, and waits for a change of its source.
     Parked,
+    /// The handler has put the job off.
+    Snoozed,
 }
 
 impl RunResult {
     /// All results in their order, each with its name in metrics.
-    pub const ALL: [(RunResult, &'static str); 6] = [
+    pub const ALL: [(RunResult, &'static str); 7] = [
         (RunResult::Completed, "completed"),
         (RunResult::Failed, "failed"),
         (RunResult::Crashed, "crashed"),
         (RunResult::Stopped, "stopped"),
         (RunResult::Preempted, "preempted"),
         (RunResult::Parked, "parked"),
+        (RunResult::Snoozed, "snoozed"),
     ];
 
     /// Its name in metrics.
@@ -79,6 +82,7 @@ impl From<&Ending> for RunResult {
             Ending::Stopped => RunResult::Stopped,
             Ending::Preempted => RunResult::Preempted,
             Ending::Parked(_) => RunResult::Parked,
+            Ending::Snoozed { .. } => RunResult::Snoozed,
         }
     }
 }

@@ -59,6 +59,10 @@ pub struct Tunables {
     pub backoff: backoff::Rules,
     /// What happens to a job whose worker is lost, from the job's next start on.
     pub on_lost: OnLost,
+    /// Whether waits have jitter, from the jobs' next start on.
+    pub jitter: bool,
+    /// The attempts of jobs that state none, from their next start on; see [`Terms::max_attempts`].
+    pub max_attempts: Option<u32>,
     /// The timeouts of jobs that set none themselves, by job type, from their next start on.
     pub timeouts: Arc<BTreeMap<String, Timeouts>>,
     /// How tenants share the slots, from the next cycle on at the latest.
@@ -75,9 +79,9 @@ impl Tunables {
 
     /// The terms of a run that starts now.
     pub(crate) fn terms(&self, job_type: &str) -> Terms {
-        let Tunables { backoff, on_lost, .. } = *self;
+        let Tunables { backoff, jitter, on_lost, max_attempts, .. } = *self;
         let timeouts = self.timeouts.get(job_type).copied().unwrap_or_default();
-        Terms { backoff, on_lost, timeouts }
+        Terms { backoff, jitter, on_lost, timeouts, max_attempts, ..Terms::default() }
     }
 }
 
@@ -107,6 +111,8 @@ impl Default for Tunables {
             max_history: DEFAULT_MAX_HISTORY,
             backoff: backoff::Rules::default(),
             on_lost: OnLost::default(),
+            jitter: false,
+            max_attempts: None,
             timeouts: Arc::default(),
             fair: FairRules::default(),
             queue: Arc::default(),

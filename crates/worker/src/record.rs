@@ -13,7 +13,6 @@ use futures::FutureExt;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-use turnwise_policy::backoff;
 use turnwise_queue::claims::{self, Ending, Park};
 use turnwise_queue::jobs::PREFETCHED;
 use turnwise_queue::{Context, Error, MAX_INFO_BYTES, Result};
@@ -90,17 +89,26 @@ pub(crate) async fn record(shared: &Shared, end: End, crash: CrashKind, halt: &C
 fn log_failure(shared: &Shared, claimed: &ClaimedJob, ending: &Ending) {
     let (job_type, job) = (&shared.job_type, &claimed.id);
     match ending {
-        Ending::Crashed { reason, .. }
-            if claimed.max_attempts.is_some_and(|most| claimed.attempts + 1 >= most) =>
-        {
+        Ending::Crashed { reason, .. } if claimed.terms.is_last(claimed.attempts.saturating_add(1)) => {
             tracing::warn!(job_type, job, "failed with its last attempt: {reason}");
         }
-        Ending::Crashed { reason, crashes, not_before_us } => {
-            let wait_s = rounded_s(not_before_us - shared.store.runtime().now_us());
+        Ending::Crashed { reason, retry_us } => {
+            let now_us = shared.store.runtime().now_us();
+            let ran_us = now_us.saturating_sub(claimed.started_us.unwrap_or(now_us));
+            let crashes = claimed.terms.backoff.crashes_in_row(claimed.crashes, ran_us);
+            let wait_us = match retry_us {
+                Some(retry_us) => retry_us.saturating_sub(now_us),
+                None => claimed.terms.wait_us(&claimed.id, crashes),
+            };
+            let wait_s = rounded_s(wait_us);
             tracing::warn!(job_type, job, crashes, "crashed, next try in {wait_s} s: {reason}");
         }
         Ending::Failed(reason) => tracing::warn!(job_type, job, "failed: {reason}"),
-        Ending::Completed(_) | Ending::Stopped | Ending::Preempted | Ending::Parked(_) => {}
+        Ending::Completed(_)
+        | Ending::Snoozed { .. }
+        | Ending::Stopped
+        | Ending::Preempted
+        | Ending::Parked(_) => {}
     }
 }
 
@@ -110,7 +118,7 @@ fn rounded_s(us: i64) -> i64 {
 }
 
 /// How the run of a job ends that was not preempted.
-pub(crate) fn ending(shared: &Shared, claimed: &ClaimedJob, outcome: Outcome) -> Ending {
+pub(crate) fn ending(shared: &Shared, outcome: Outcome) -> Ending {
     match outcome {
         Outcome::Completed(result) if result.get().len() > MAX_INFO_BYTES => Ending::Failed(format!(
             "its result has {} bytes; at most {MAX_INFO_BYTES} are allowed",
@@ -119,6 +127,10 @@ pub(crate) fn ending(shared: &Shared, claimed: &ClaimedJob, outcome: Outcome) ->
         Outcome::Completed(result) => Ending::Completed(result),
         Outcome::Failed(reason) => Ending::Failed(reason),
         Outcome::Stopped => Ending::Stopped,
+        Outcome::Snoozed(time) => {
+            let now_us = shared.store.runtime().now_us();
+            Ending::Snoozed { until_us: now_us.saturating_add(duration_us(time)) }
+        }
         Outcome::Parked { at, token } => {
             let runtime = shared.store.runtime();
             let spread_us = runtime.random() % (duration_us(PARKED_SPREAD).unsigned_abs() + 1);
@@ -126,25 +138,8 @@ pub(crate) fn ending(shared: &Shared, claimed: &ClaimedJob, outcome: Outcome) ->
             let not_before_us = runtime.now_us().saturating_add(wait_us);
             Ending::Parked(Park { at, token, not_before_us })
         }
-        Outcome::Crashed(reason) => {
-            let now_us = shared.store.runtime().now_us();
-            crashed(&claimed.terms.backoff, (claimed.started_us, claimed.crashes), reason, now_us)
-        }
+        Outcome::Crashed(reason) => Ending::Crashed { reason, retry_us: None },
     }
-}
-
-/// The crash of a run that began at `started_us`, after `crashes` consecutive crashes. If another node wrote the time,
-/// a clock difference may change whether the crash counts as consecutive, and nothing else.
-pub(crate) fn crashed(
-    backoff: &backoff::Rules,
-    (started_us, crashes): (Option<i64>, u32),
-    reason: String,
-    now_us: i64,
-) -> Ending {
-    let ran_us = now_us.saturating_sub(started_us.unwrap_or(now_us));
-    let crashes = backoff.crashes_in_row(crashes, ran_us);
-    let not_before_us = now_us.saturating_add(backoff.wait_us(crashes));
-    Ending::Crashed { reason, crashes, not_before_us }
 }
 
 /// Writes the ends of a worker's runs. Ends that arrive during a write share the next transaction.

@@ -139,7 +139,6 @@ pub(crate) struct ClaimedJob {
     pub started_us: Option<i64>,
     pub crashes: u32,
     pub attempts: u32,
-    pub max_attempts: Option<u32>,
     pub terms: Terms,
     /// The spans below the run, if the job is traced.
     pub spans: Option<RunSpans>,
@@ -154,7 +153,6 @@ impl ClaimedJob {
             started_us: job.started_us,
             crashes: job.crashes,
             attempts: job.attempts,
-            max_attempts: job.max_attempts,
             terms: job.terms(),
             spans,
         })
@@ -251,7 +249,7 @@ impl Run {
         let Run { shared, job, controls, crash } = self;
         let ending = match outcome {
             Outcome::Stopped if controls.preempted.load(Relaxed) => Ending::Preempted,
-            outcome => ending(&shared, &job, outcome),
+            outcome => ending(&shared, outcome),
         };
         let (info, key) = (controls.report.get(), controls.key());
         record(&shared, End { job, ending, info, key }, crash, &controls.halt).await
@@ -335,7 +333,10 @@ impl Run {
             }
         };
         Some(match (over, stopped) {
-            (Some(over), Outcome::Stopped | Outcome::Crashed(_) | Outcome::Parked { .. }) => {
+            (
+                Some(over),
+                Outcome::Stopped | Outcome::Crashed(_) | Outcome::Snoozed(_) | Outcome::Parked { .. },
+            ) => {
                 self.crash = CrashKind::from(over);
                 Outcome::Crashed(over.to_string())
             }

@@ -283,7 +283,7 @@ impl RunOutcome {
     pub fn of(ending: &Ending) -> RunOutcome {
         let error = match ending {
             Ending::Failed(reason) | Ending::Crashed { reason, .. } => Some(reason.clone()),
-            Ending::Completed(_) | Ending::Stopped | Ending::Preempted | Ending::Parked(_) => None,
+            _ => None,
         };
         RunOutcome { name: RunResult::from(ending).name(), error }
     }

@@ -175,7 +175,8 @@ async fn every_way_to_end_a_run_leads_to_its_state() {
     let ends = [
         (completed(), State::Completed, None),
         (ExternalEnd::Failed("no".into()), State::Failed, Some("no")),
-        (ExternalEnd::Crashed("ouch".into()), State::Crashing, Some("ouch")),
+        (ExternalEnd::crashed("ouch"), State::Crashing, Some("ouch")),
+        (ExternalEnd::Snoozed { until_us: 5, for_us: 7_000_000 }, State::Delayed, None),
         (ExternalEnd::Released, State::Pending, None),
     ];
     for (number, (how, state, reason)) in (1..).zip(ends) {
@@ -187,6 +188,10 @@ async fn every_way_to_end_a_run_leads_to_its_state() {
         if state == State::Crashing {
             let now_us = turnwise_store::Runtime::now_us(&*world.clock);
             assert_eq!((job.crashes, job.order_us() - now_us), (1, 30_000_000));
+        }
+        if state == State::Delayed {
+            let now_us = turnwise_store::Runtime::now_us(&*world.clock);
+            assert_eq!((job.snoozes, job.attempts, job.order_us() - now_us), (1, 0, 7_000_000));
         }
     }
 }
@@ -239,7 +244,7 @@ async fn ending_a_job_is_idempotent() {
     let worker = join(&external, 1).await;
     world.add("a").await;
     let accepted = accept(&external, &worker, 0, 1).await.remove(0);
-    let crash = || ExternalEnd::Crashed("ouch".into());
+    let crash = || ExternalEnd::crashed("ouch");
     let first = end(&external, &worker, &accepted, crash()).await.unwrap();
     let second = end(&external, &worker, &accepted, crash()).await.unwrap();
     assert_eq!(
@@ -303,7 +308,7 @@ async fn a_crashed_job_is_accepted_once_its_backoff_is_over() {
     let worker = join(&external, 1).await;
     world.add("a").await;
     let accepted = accept(&external, &worker, 0, 1).await.remove(0);
-    end(&external, &worker, &accepted, ExternalEnd::Crashed("ouch".into())).await;
+    end(&external, &worker, &accepted, ExternalEnd::crashed("ouch")).await;
     let backoff = Duration::from_secs(30);
     let time = async {
         // Its deadline, and the end of the backoff.
@@ -323,7 +328,7 @@ async fn a_crash_of_an_external_run_waits_for_the_backoff_that_applied_when_it_s
     let accepted = accept(&external, &worker, 0, 1).await.remove(0);
     let backoff = backoff::Rules { base_us: 7_000_000, ..backoff::Rules::default() };
     external.tunables().set(Tunables { backoff, ..external.tunables().get() });
-    let job = end(&external, &worker, &accepted, ExternalEnd::Crashed("ouch".into())).await.unwrap();
+    let job = end(&external, &worker, &accepted, ExternalEnd::crashed("ouch")).await.unwrap();
     assert_eq!((job.crashes, job.order_us() - job.changed_us), (1, 30_000_000));
 }
 

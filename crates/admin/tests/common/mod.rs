@@ -77,7 +77,7 @@ async fn fill_some(
         let ending = match n % 10 {
             2 => Ending::Completed(json("1".into())),
             3 => Ending::Failed("no".into()),
-            4 => Ending::Crashed { reason: "ouch".into(), crashes: 1, not_before_us: i64::MAX / 2 },
+            4 => Ending::Crashed { reason: "ouch".into(), retry_us: Some(i64::MAX / 2) },
             9 => {
                 let at = Parked { group: format!("server {}", n % 3), key: format!("db{n}") };
                 Ending::Parked(Park { at, token: n.to_string(), not_before_us: i64::MAX / 2 })

@@ -8,7 +8,9 @@ use anyhow::{Context as _, anyhow, bail};
 use clap::builder::PossibleValue;
 use serde_json::value::RawValue;
 use turnwise_client::protocol::names::{check_id, check_type};
-use turnwise_client::protocol::{After, End, MAX_ADDED, MAX_BATCH_BODY_BYTES, MAX_OPTIONS_BYTES, Otherwise};
+use turnwise_client::protocol::{
+    After, End, MAX_ADDED, MAX_BATCH_BODY_BYTES, MAX_OPTIONS_BYTES, OnLost, Otherwise,
+};
 use turnwise_client::{AddJob, Added, AddedJob, IfExists, Locks, NewJob};
 
 use crate::Failure;
@@ -34,7 +36,7 @@ The command prints the ids of the jobs, one per line. If a job with the id exist
 with ids.
 
 Each line of a file for --many is an object with any of id, options, summary, tenant, user, delay_ms, not_before_us, \
-max_attempts, timeout_ms, heartbeat_timeout_ms, after, locks, reason, priority and if_exists. Each request adds up to 1,000 \
+max_attempts, backoff, jitter, on_lost, max_snoozes, timeout_ms, heartbeat_timeout_ms, after, locks, reason, priority and if_exists. Each request adds up to 1,000 \
 lines, all or none.")]
 pub(crate) struct Args {
     /// The type of the job, which decides the workers that run it
@@ -58,9 +60,15 @@ pub(crate) struct Args {
     /// Delay before the job may start: 500ms, 90s, 15m, 2h, 3d
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     delay: Option<Duration>,
-    /// The number of the last attempt: if it crashes, the job has failed. By default, a job is retried without limit
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// The number of the last attempt: if it crashes, the job has failed. 0 retries it without limit. The default is the server's setting, 20
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     max_attempts: Option<u32>,
+    /// How long to wait after the first crash, the second one, and so on, as in 5s,30s,5m; the last one repeats. The default is the server's setting
+    #[arg(long, value_name = "TIME,…", value_parser = parse_duration, value_delimiter = ',')]
+    backoff: Vec<Duration>,
+    /// What happens if the job's worker is lost: count it as a crash, or queue the job again without one
+    #[arg(long, value_name = "WHAT", value_parser = words::<OnLost>(OnLost::WORDS))]
+    on_lost: Option<OnLost>,
     /// Maximum duration of a run: 500ms, 90s, 15m, 2h. A run that exceeds it crashes. The default is the server's setting
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     timeout: Option<Duration>,
@@ -141,6 +149,8 @@ fn defaults(args: &Args) -> anyhow::Result<AddJob> {
         timeout_ms: ms(args.timeout).context("--timeout: too long")?,
         heartbeat_timeout_ms: ms(args.heartbeat_timeout).context("--heartbeat-timeout: too long")?,
         max_attempts: args.max_attempts,
+        backoff: crate::types::backoff(&args.backoff)?,
+        on_lost: args.on_lost,
         reason: args.reason.clone(),
         priority: args.priority,
         after: args.after.iter().map(|name| after_job(args, name)).collect::<anyhow::Result<_>>()?,

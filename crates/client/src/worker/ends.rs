@@ -12,6 +12,7 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot};
 use turnwise_protocol::{
     EndRuns, EndState, EndedRun, EndedRuns, FailRun, FinishRun, MAX_BODY_BYTES, MAX_ENDS, ReleaseRun,
+    SnoozeRun,
 };
 
 use super::{Shared, is_retryable};
@@ -27,6 +28,7 @@ const END_BYTES: usize = 1_000;
 pub(super) enum RunEnd {
     Finish(FinishRun),
     Fail(FailRun),
+    Snooze(SnoozeRun),
     Release(ReleaseRun),
 }
 
@@ -35,6 +37,7 @@ impl RunEnd {
         match self {
             RunEnd::Finish(end) => end.claim,
             RunEnd::Fail(end) => end.claim,
+            RunEnd::Snooze(end) => end.claim,
             RunEnd::Release(end) => end.claim,
         }
     }
@@ -46,6 +49,7 @@ impl RunEnd {
             + match self {
                 RunEnd::Finish(end) => of(&end.result) + of(&end.info),
                 RunEnd::Fail(end) => end.reason.len() + of(&end.info),
+                RunEnd::Snooze(end) => of(&end.info),
                 RunEnd::Release(end) => of(&end.info),
             }
     }
@@ -164,6 +168,7 @@ impl Batch {
             match end.clone() {
                 RunEnd::Finish(end) => ends.finish.push(end),
                 RunEnd::Fail(end) => ends.fail.push(end),
+                RunEnd::Snooze(end) => ends.snooze.push(end),
                 RunEnd::Release(end) => ends.release.push(end),
             }
         }

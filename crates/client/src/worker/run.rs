@@ -12,8 +12,8 @@ use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_protocol::{
-    AcceptedJob, Answer, FailRun, FinishRun, MAX_INFO_BYTES, MAX_REASON_BYTES, ReleaseRun, Update, Updated,
-    json,
+    AcceptedJob, Answer, FailRun, FinishRun, MAX_INFO_BYTES, MAX_REASON_BYTES, MAX_TIMEOUT_MS, ReleaseRun,
+    SnoozeRun, Update, Updated, json,
 };
 
 use super::Shared;
@@ -93,6 +93,11 @@ pub enum Outcome {
     Failed(String),
     /// The run failed with an error that may pass: the job is retried after a backoff, up to its `max_attempts`.
     Crashed(String),
+    /// As [`Outcome::Crashed`], but the job waits for this long, in place of its backoff: what the other side asked for.
+    RetryAfter(String, Duration),
+    /// It is too early: the job runs again after this long, and no attempt is counted. More often than the job's `max_snoozes`, it
+    /// fails.
+    Snoozed(Duration),
     /// The run stopped early, on request: the worker gives the job back.
     Stopped,
 }
@@ -230,7 +235,10 @@ impl Supervisor {
             }
         };
         Ok(match (over, ended) {
-            (Some(over), Outcome::Stopped | Outcome::Crashed(_)) => Outcome::Crashed(over),
+            (
+                Some(over),
+                Outcome::Stopped | Outcome::Crashed(_) | Outcome::RetryAfter(..) | Outcome::Snoozed(_),
+            ) => Outcome::Crashed(over),
             (_, ended) => ended,
         })
     }
@@ -293,7 +301,7 @@ impl Supervisor {
                 return Err(Halt);
             }
             // The server will never accept this end, but may accept a failure.
-            end = self.fail(format!("the server refused the end of this run: {error}"), false, None);
+            end = self.fail(format!("the server refused the end of this run: {error}"), Retry::Never, None);
         }
     }
 
@@ -302,23 +310,45 @@ impl Supervisor {
         let info = self.reports.borrow().clone();
         match outcome {
             Outcome::Completed(result) => match problem(&result) {
-                Some(problem) => self.fail(format!("its result {problem}"), false, info),
+                Some(problem) => self.fail(format!("its result {problem}"), Retry::Never, info),
                 None => RunEnd::Finish(FinishRun { id, claim, result: Some(result), info }),
             },
-            Outcome::Failed(reason) => self.fail(reason, false, info),
-            Outcome::Crashed(reason) => self.fail(reason, true, info),
+            Outcome::Failed(reason) => self.fail(reason, Retry::Never, info),
+            Outcome::Crashed(reason) => self.fail(reason, Retry::ByTerms, info),
+            Outcome::RetryAfter(reason, time) => self.fail(reason, Retry::After(time), info),
+            Outcome::Snoozed(time) => {
+                RunEnd::Snooze(SnoozeRun { id, claim, until_us: None, for_ms: Some(ms(time)), info })
+            }
             Outcome::Stopped => RunEnd::Release(ReleaseRun { id, claim, info }),
         }
     }
 
-    fn fail(&self, mut reason: String, retry: bool, info: Option<Box<RawValue>>) -> RunEnd {
+    fn fail(&self, mut reason: String, retry: Retry, info: Option<Box<RawValue>>) -> RunEnd {
         reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
-        RunEnd::Fail(FailRun { id: self.id.clone(), claim: self.claim, reason, retry, info })
+        let retry_after_ms = match retry {
+            Retry::After(time) => Some(ms(time)),
+            Retry::Never | Retry::ByTerms => None,
+        };
+        let (id, claim, retry) = (self.id.clone(), self.claim, retry != Retry::Never);
+        RunEnd::Fail(FailRun { id, claim, reason, retry, retry_after_ms, info })
     }
 
     fn request(&self, what: &str) -> Request {
         self.shared.request(&["jobs", &self.id, what])
     }
+}
+
+/// Whether a job that failed is tried again, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Retry {
+    Never,
+    ByTerms,
+    After(Duration),
+}
+
+/// At most what the server takes, a year.
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).min(MAX_TIMEOUT_MS)
 }
 
 /// Why the server would not take a result.

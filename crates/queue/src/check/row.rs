@@ -191,7 +191,9 @@ impl Row {
             ("filter_checks", 4) => Row::FilterCheck(number(1)?, text(2)?, text(3)?),
             // What no check looks into.
             ("format" | "event_head" | "event_recording" | "after_guard", 1) => Row::Other,
-            ("fleets" | "event_nodes" | "node_modes" | "token_uses", 2) if text(1).is_some() => Row::Other,
+            ("fleets" | "types" | "event_nodes" | "node_modes" | "token_uses", 2) if text(1).is_some() => {
+                Row::Other
+            }
             ("events" | "rate_guard", 2) if number(1)? >= 0 => Row::Other,
             ("server", 2) if text(1)? == "uuid" => Row::Other,
             ("config", 3) if pair(1, 2).is_some() => Row::Other,

@@ -60,6 +60,7 @@
 //! | `("health", type, worker)` | the heartbeat counter ([`crate::Health`]); stays until the worker's removal is complete | that worker |
 //! | `("node_modes", node)` | that the workers of a node take no new jobs ([`crate::modes`]) | an operator |
 //! | `("workers_vs", type)` | versionstamp (10 bytes) of the membership | a worker that joins, leaves or is removed |
+//! | `("types", type)` | what is stated of all jobs of a type ([`crate::types`]) | a server, for an operator |
 //! | `("fleets", name)` | what a supervisor of workers has reported last ([`crate::fleets`]) | a server, for the fleet |
 //! | `("databases", db)` | a `_replicator` database ([`replicator::documents`]) | its creation |
 //! | `("sequence", db)` | its update sequence, and its number of documents | a write of a document |

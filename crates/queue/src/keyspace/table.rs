@@ -235,6 +235,10 @@ keys! {
     key node_mode(node: &str) = ("node_modes", node);
     /// The modes of all nodes that are not active, by name.
     range node_modes() = ("node_modes",);
+    /// What is stated of all jobs of a type.
+    key type_terms(job_type: &str) = ("types", job_type);
+    /// What is stated of types, by their names.
+    range all_type_terms() = ("types",);
     /// What a fleet has reported.
     key fleet(name: &str) = ("fleets", name);
     /// All fleets, by name.
@@ -403,6 +407,8 @@ parsers! {
     parse_node_mode(_; node: String);
     /// The number of the last event in a row of [`Keyspace::events`].
     parse_events(_; last: u64);
+    /// The type of a key of [`Keyspace::all_type_terms`].
+    parse_type_terms(_; job_type: String);
     /// The name of a key of [`Keyspace::fleets`].
     parse_fleet(_; name: String);
     /// The id of a key of [`Keyspace::bulks`].

@@ -55,7 +55,7 @@ pub(crate) async fn start(start: &Start<'_>, handler: Arc<Handler>) -> Result<Jo
 
 fn tune(config: &Config, queue: &Arc<QueueRules>, now: usize) -> Tunables {
     let slots = config.command.max_jobs;
-    Tunables { bounds: slots.bounds(), ..super::tunables(config, queue, slots.within(now)) }
+    Tunables { bounds: slots.bounds(), ..super::tunables(config, queue, JOB_TYPE, slots.within(now)) }
 }
 
 /// The handler for jobs of type `command`.

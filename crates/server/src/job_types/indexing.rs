@@ -42,5 +42,5 @@ pub(crate) async fn start(
 
 fn tune(config: &Config, queue: &Arc<QueueRules>, now: usize) -> Tunables {
     // The server builds on, and the next run waits for it.
-    Tunables { on_lost: OnLost::Requeue, ..super::tunables(config, queue, now) }
+    Tunables { on_lost: OnLost::Requeue, jitter: false, ..super::tunables(config, queue, JOB_TYPE, now) }
 }

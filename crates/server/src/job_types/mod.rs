@@ -57,15 +57,25 @@ impl Start<'_> {
     }
 }
 
+/// Stands for the types of external workers, where no type is named.
+pub(crate) const EVERY_OTHER_TYPE: &str = "";
+
 /// The settings of a worker whose type has none of its own.
-pub(crate) fn tunables(config: &Config, queue: &Arc<QueueRules>, max_jobs: usize) -> Tunables {
+pub(crate) fn tunables(
+    config: &Config,
+    queue: &Arc<QueueRules>,
+    job_type: &str,
+    max_jobs: usize,
+) -> Tunables {
     let jobs = &config.jobs;
     Tunables {
         max_jobs,
         bounds: None,
         max_history: jobs.max_history,
         backoff: jobs.backoff,
+        jitter: true,
         on_lost: jobs.on_lost,
+        max_attempts: jobs.max_attempts(job_type),
         timeouts: Arc::new(jobs.timeouts()),
         fair: jobs.fair(),
         queue: queue.clone(),

@@ -120,8 +120,9 @@ fn tune(config: &Config, queue: &Arc<QueueRules>, now: usize) -> Tunables {
         bounds: config.max_jobs.bounds(),
         max_history: config.max_history,
         backoff: config.backoff,
+        jitter: false,
         on_lost: config.on_lost,
         fair: config.replication_rules(),
-        ..super::tunables(config, queue, config.max_jobs.within(now))
+        ..super::tunables(config, queue, JOB_TYPE, config.max_jobs.within(now))
     }
 }

@@ -54,9 +54,7 @@ impl Checker {
             EventKind::Stopped { .. } => again || refused || new.state() == State::Pending,
             EventKind::Crashed { .. } => again || refused || new.state() == State::Crashing,
             // The job was added again with fewer attempts than it has had, and this attempt counts.
-            EventKind::Failed { .. } => {
-                new.state() == State::Failed && old.max_attempts.is_some_and(|most| new.attempts >= most)
-            }
+            EventKind::Failed { .. } => new.state() == State::Failed && old.terms().is_last(new.attempts),
             _ => false,
         };
         ensure(state, "a lost worker's jobs are given back", story)?;
@@ -71,8 +69,8 @@ impl Checker {
         if !counted || again {
             return Ok(());
         }
-        let is_last = old.max_attempts.is_some_and(|most| new.attempts >= most);
-        let wait_us = old.terms().backoff.wait_us(new.crashes);
+        let is_last = old.terms().is_last(new.attempts);
+        let wait_us = old.terms().wait_us(&old.id, new.crashes);
         let waits = refused
             || new.state() == State::Failed
             || new.order_us() == new.changed_us.saturating_add(wait_us);
@@ -94,8 +92,10 @@ impl Checker {
             return Ok(());
         };
         let lost = event.reason().is_some_and(|reason| reason.ends_with("was lost") || reason.contains(OVER));
-        let crashed = matches!(event, EventKind::Crashed { .. } | EventKind::Failed { .. });
         let did = known.executions.get(&claim).map(|run| &run.did);
+        // A job that was put off too often has failed, and has not crashed.
+        let crashed = matches!(event, EventKind::Crashed { .. } | EventKind::Failed { .. })
+            && (lost || did != Some(&Did::Snoozed));
         let well = matches!(did, Some(Did::Completed | Did::Failed)) && !lost;
         // The number does not matter for a cancelled job.
         if self.skews || well || *event == EventKind::Cancelled {

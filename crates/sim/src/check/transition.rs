@@ -314,13 +314,17 @@ impl Checker {
             EventKind::Completed => did == Some(Did::Completed),
             // The run did not stop, or had stopped only a moment before its time was over.
             EventKind::Failed { .. } | EventKind::Crashed { .. } if expired => {
-                matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed))
+                matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed | Did::Snoozed))
             }
+            EventKind::Failed { .. } if did == Some(Did::Snoozed) => !old.terms().may_snooze(old.snoozes),
             EventKind::Failed { .. } => matches!(did, Some(Did::Failed | Did::Crashed)),
+            EventKind::Snoozed => did == Some(Did::Snoozed) && (again || old.terms().may_snooze(old.snoozes)),
             EventKind::Crashed { .. } => did == Some(Did::Crashed),
             // Stopped before it began: if many runs start together, the worker delays some of them for a moment.
             EventKind::Stopped { .. } => matches!(did, None | Some(Did::Stopped | Did::Dropped)),
-            EventKind::Cancelled => matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed)),
+            EventKind::Cancelled => {
+                matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed | Did::Snoozed))
+            }
             EventKind::Added | EventKind::Started => false,
         };
         ensure(told, "the recorded end is what the handler did", || format!("{did:?}, but {}", story()))?;
@@ -330,11 +334,25 @@ impl Checker {
             EventKind::Completed => new.state() == State::Completed,
             EventKind::Failed { .. } => new.state() == State::Failed,
             EventKind::Cancelled => new.state() == State::Cancelled,
-            EventKind::Crashed { .. } => new.state() == State::Crashing,
+            EventKind::Crashed { .. } => {
+                let wait_us = old.terms().wait_us(&old.id, new.crashes);
+                new.state() == State::Crashing && new.order_us() == new.changed_us.saturating_add(wait_us)
+            }
+            EventKind::Snoozed => new.state() == State::Delayed,
             _ => new.state() == State::Pending,
         };
         ensure(right, "an end leads to its state", story)?;
-        let tries_left = old.max_attempts.is_none_or(|most| new.attempts < most);
+        if !again {
+            let attempt =
+                matches!(event, EventKind::Completed | EventKind::Failed { .. } | EventKind::Crashed { .. })
+                    && (expired || did != Some(Did::Snoozed));
+            // A run that was to stop, and crashed instead, is an attempt, too.
+            let crashed = *event == EventKind::Cancelled && new.attempts == old.attempts + 1;
+            let attempts = crashed || new.attempts == old.attempts + u32::from(attempt);
+            let snoozes = new.snoozes == old.snoozes + u32::from(*event == EventKind::Snoozed);
+            ensure(attempts && snoozes, "attempts and snoozes are counted once", story)?;
+        }
+        let tries_left = !old.terms().is_last(new.attempts);
         ensure(new.state() != State::Crashing || tries_left, "a job has no more attempts than allowed", story)
     }
 }

@@ -400,7 +400,8 @@ mod tests {
         let mut count = 0;
         while cluster.try_put(&format!("k{count}"), &value).await.is_ok() {
             count += 1;
-            assert!(count < 100, "there was room for ten");
+            // etcd counts what is in its file, and writes there every 100 ms.
+            assert!(count < 2_000, "there was room for ten");
         }
         assert!(!cluster.is_healthy(0).await);
         for n in 0..count {

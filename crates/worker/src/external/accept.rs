@@ -182,7 +182,7 @@ impl External {
     ) -> Result<Delivery> {
         let random = self.store.runtime().random();
         let (store, keys, tunables) = (&self.store, &self.keys, self.tunables.get());
-        let (queue, terms, max_history) = (&*tunables.queue, tunables.terms(job_type), tunables.max_history);
+        let (queue, terms, max_history) = (&*tunables.queue, &tunables.terms(job_type), tunables.max_history);
         // Dropped after the commit: from then on, every pass reads that the jobs are no longer pending.
         let pass_jobs = &self.passes.begin_pass(job_type);
         let account = self.account(job_type);

@@ -12,7 +12,7 @@ use turnwise_queue::{Context, Error, Job, Result, jobs};
 use super::{External, claim_of};
 use crate::accounts::{Account, RunStatus};
 use crate::metrics::{CrashKind, RunResult};
-use crate::record::{GROUP, crashed, is_passing};
+use crate::record::{GROUP, is_passing};
 use crate::spans::RunOutcome;
 
 /// How an external worker ended a run.
@@ -23,9 +23,28 @@ pub enum ExternalEnd {
     /// It failed with a permanent error: not retried.
     Failed(String),
     /// It failed with an error that may pass: retried after a backoff.
-    Crashed(String),
+    Crashed {
+        /// The error.
+        reason: String,
+        /// How long to wait instead of the job's backoff, in µs.
+        retry_after_us: Option<i64>,
+    },
+    /// Its handler puts it off, to the later of these times.
+    Snoozed {
+        /// Not before this time, in µs.
+        until_us: i64,
+        /// Not before this long from now on, in µs.
+        for_us: i64,
+    },
     /// The worker gave the job back.
     Released,
+}
+
+impl ExternalEnd {
+    /// A crash after which the job waits for the backoff of its terms.
+    pub fn crashed(reason: impl Into<String>) -> Self {
+        ExternalEnd::Crashed { reason: reason.into(), retry_after_us: None }
+    }
 }
 
 /// The end of a run.
@@ -256,9 +275,11 @@ async fn write_one(context: Context<'_>, worker: &str, end: &Known<'_>, retried:
         ExternalEnd::Completed(result) => Ending::Completed(result),
         ExternalEnd::Failed(reason) => Ending::Failed(reason),
         ExternalEnd::Released => Ending::Stopped,
-        ExternalEnd::Crashed(reason) => {
-            let job = jobs::get(tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
-            crashed(&job.terms().backoff, (job.started_us, job.crashes), reason, now_us)
+        ExternalEnd::Crashed { reason, retry_after_us } => {
+            Ending::Crashed { reason, retry_us: retry_after_us.map(|wait_us| now_us.saturating_add(wait_us)) }
+        }
+        ExternalEnd::Snoozed { until_us, for_us } => {
+            Ending::Snoozed { until_us: until_us.max(now_us.saturating_add(for_us)) }
         }
     };
     let claim = claim_of(worker, *claim);

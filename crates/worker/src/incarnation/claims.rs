@@ -92,6 +92,7 @@ impl Incarnation {
         let Shared { store, keys, job_type, options, .. } = &*self.shared;
         let tunables = self.shared.tunables.get();
         let Tunables { max_jobs, max_history, queue, .. } = &tunables;
+        let terms = tunables.terms(job_type);
         // A quiet worker still makes due jobs pending.
         let (max_jobs, max_history) = (if self.mode.is_quiet() { 0 } else { *max_jobs }, *max_history);
         let claimant = Claimant {
@@ -108,7 +109,7 @@ impl Incarnation {
             shard: self.shard(),
             claimer: &self.claimer,
             random: store.runtime().random(),
-            terms: tunables.terms(job_type),
+            terms: &terms,
             max_history,
         };
         // A pass with repeated conflicts must not delay a ping.

@@ -8,7 +8,7 @@ use turnwise_policy::schedule::{Decision, HoldReason, Verdict};
 use turnwise_queue::claims::{self, Claiming};
 use turnwise_queue::concurrency::{self, Tally};
 use turnwise_queue::jobs::PREFETCHED;
-use turnwise_queue::{Claim, Job, Result, jobs, locks, tenants};
+use turnwise_queue::{Claim, Job, Result, jobs, locks, tenants, types};
 
 use super::view::View;
 use super::{CLAIM_BATCH, Claimant, Context, Numbers};
@@ -178,7 +178,7 @@ impl<'a> Claims<'a> {
     /// Claims a job if it is still pending, the filters accept it, its buckets have room, and its locks are free.
     async fn claim(&mut self, id: &str) -> Result<Tried> {
         let Context { tx, keys, claimant, now_us, .. } = self.context;
-        let Claimant { job_type, worker, numbers, queue, terms, max_history, .. } = claimant;
+        let Claimant { job_type, worker, numbers, queue, max_history, .. } = claimant;
         let is_first = self.tried.insert(id.to_owned());
         debug_assert!(is_first, "a pass tries {id} twice");
         if claimant.tenants.is_some() {
@@ -209,9 +209,10 @@ impl<'a> Claims<'a> {
         };
         let claim = Claim { worker: worker.to_owned(), number };
         let levels = &queue.levels;
+        let terms = &types::terms(tx, keys, job_type, claimant.terms).await?;
         let (tally, filter) = (&mut self.tally, filter.as_ref());
         let change = turnwise_queue::Context::new(tx, keys, job_type, now_us, max_history);
-        let claiming = claims::claim_within(change, levels, tally, filter, &terms, id, &claim).await?;
+        let claiming = claims::claim_within(change, levels, tally, filter, terms, id, &claim).await?;
         Ok(match claiming {
             Claiming::Claimed { job, waited_us } => {
                 if matches!(numbers, Numbers::Stored) {

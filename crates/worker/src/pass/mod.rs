@@ -72,7 +72,7 @@ pub(crate) struct Claimant<'a> {
     /// A random number, which chooses among the jobs of other shards.
     pub random: u64,
     /// The terms of the runs.
-    pub terms: Terms,
+    pub terms: &'a Terms,
     /// The number of history entries that a job keeps.
     pub max_history: usize,
 }

@@ -30,9 +30,8 @@ use self::wake::Woken;
 
 /// The part of a node's connections that deliveries may have: one in so many.
 const PART_OF_CONNECTIONS: usize = 4;
-/// Doublings of the backoff at most: with the default base, half an hour between two attempts. Longer ones would cost events, which are
-/// kept for a day.
-const MAX_DOUBLINGS: u32 = 6;
+/// The longest backoff, half an hour, unless the first one is longer. Longer ones would cost events, which are kept for a day.
+const LONGEST_BACKOFF_US: i64 = 32 * 60 * 1_000_000;
 /// The longest time between two looks at the identities, and two requests to go on recording.
 const LONGEST_LOOK: Duration = Duration::from_secs(20);
 /// The pause after an error of the store.
@@ -136,8 +135,9 @@ impl Webhooks {
     /// The current settings of the worker.
     fn tunables(&self) -> Tunables {
         let (config, queue) = (self.config.get(), &self.options.tunables.queue);
-        let tunables = super::tunables(&config, queue, slots(self.connections));
-        let max_exponent = tunables.backoff.max_exponent.min(MAX_DOUBLINGS);
+        let tunables = super::tunables(&config, queue, JOB_TYPE, slots(self.connections));
+        let most = (LONGEST_BACKOFF_US / tunables.backoff.base_us.max(1)).max(1).ilog2();
+        let max_exponent = tunables.backoff.max_exponent.min(most);
         Tunables { backoff: backoff::Rules { max_exponent, ..tunables.backoff }, ..tunables }
     }
 

@@ -1,0 +1,99 @@
+//! `turnwise types`: what holds for all jobs of a type that do not state it themselves.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use turnwise_client::protocol::{Backoff, OnLost, StatedType, TypeTerms};
+
+use crate::remote::{IdArgs, ServerArgs};
+use crate::table::ListArgs;
+use crate::units::{ago, parse_duration, words};
+use crate::{Failure, table};
+
+#[derive(clap::Subcommand)]
+pub(crate) enum Command {
+    /// List the types of which something is stated
+    List(ListArgs),
+    /// State what holds for the jobs of a type that do not state it themselves, in place of what was stated before
+    ///
+    /// It holds from each job's next start on. What is left out is the server's setting.
+    #[command(after_help = "\
+Example:
+  turnwise types set mail --max-attempts 5 --backoff 5s,30s,5m --timeout 60s")]
+    Set(SetArgs),
+    /// State nothing of a type any more: the server's settings hold again
+    Unset(IdArgs),
+}
+
+#[derive(clap::Args)]
+pub(crate) struct SetArgs {
+    /// The type
+    #[arg(value_name = "TYPE")]
+    job_type: String,
+    /// The number of a job's last attempt: if it crashes, the job has failed. 0 retries it without limit
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    max_attempts: Option<u32>,
+    /// How long to wait after the first crash, the second one, and so on; the last one repeats
+    #[arg(long, value_name = "TIME,…", value_parser = parse_duration, value_delimiter = ',')]
+    backoff: Vec<Duration>,
+    /// Whether each wait is up to a tenth longer, so that jobs that crashed together do not all start together
+    #[arg(long, value_name = "BOOL")]
+    jitter: Option<bool>,
+    /// What happens if a job's worker is lost: count it as a crash, or queue the job again without one
+    #[arg(long, value_name = "WHAT", value_parser = words::<OnLost>(OnLost::WORDS))]
+    on_lost: Option<OnLost>,
+    /// How often a job may be snoozed; one time more fails it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    max_snoozes: Option<u32>,
+    /// Maximum duration of a run: 500ms, 90s, 15m, 2h
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    timeout: Option<Duration>,
+    /// Maximum time between two reports of a run
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    heartbeat_timeout: Option<Duration>,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(crate) async fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::List(args) => {
+            let types = args.server.client()?.stated_types().await?;
+            table::list(&types, args.json, "types", ["TYPE", "CHANGED", "BY", "TERMS"], row)
+        }
+        Command::Set(args) => {
+            let terms = terms(&args).map_err(Failure::Usage)?;
+            args.server.client()?.put_type_terms(&args.job_type, &terms).await?;
+            Ok(())
+        }
+        Command::Unset(IdArgs { id, server }) => {
+            server.client()?.remove_type_terms(&id).await?;
+            Ok(())
+        }
+    }
+}
+
+fn terms(args: &SetArgs) -> anyhow::Result<TypeTerms> {
+    let ms = |time: Option<Duration>| time.map(|time| u64::try_from(time.as_millis())).transpose();
+    Ok(TypeTerms {
+        max_attempts: args.max_attempts,
+        backoff: backoff(&args.backoff)?,
+        jitter: args.jitter,
+        on_lost: args.on_lost,
+        max_snoozes: args.max_snoozes,
+        timeout_ms: ms(args.timeout).context("--timeout: too long")?,
+        heartbeat_timeout_ms: ms(args.heartbeat_timeout).context("--heartbeat-timeout: too long")?,
+    })
+}
+
+/// The waits that `--backoff` states.
+pub(crate) fn backoff(waits: &[Duration]) -> anyhow::Result<Option<Backoff>> {
+    let waits: Result<Vec<u64>, _> = waits.iter().map(|wait| u64::try_from(wait.as_millis())).collect();
+    let waits = waits.context("--backoff: too long")?;
+    Ok(Some(Backoff::ListMs(waits)).filter(|list| *list != Backoff::ListMs(Vec::new())))
+}
+
+fn row(stated: &StatedType) -> [String; 4] {
+    let terms = serde_json::to_string(&stated.terms).unwrap_or_default();
+    [stated.job_type.clone(), ago(stated.changed_us), stated.by.clone().unwrap_or_default(), terms]
+}
