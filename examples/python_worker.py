@@ -5,7 +5,8 @@
 
 A server with identities needs a token with the scope `worker:sums`, in the environment variable TURNWISE_TOKEN.
 
-Replace the function `handle` with your own. The rest implements the protocol (`/v1/openapi.json`):
+Replace the functions below `@task` with your own. Each runs the jobs of one task, and all share the worker's slots. The rest
+implements the protocol (`/v1/openapi.json`):
 
 - The worker registers, and gets a new id each time. It never continues under an old id.
 - It sends pings. The server removes a worker without a ping for the health timeout, and other workers get its jobs.
@@ -41,13 +42,34 @@ ANSWER_TIMEOUT_S = 10
 LONGEST_PAUSE_S = 5.0
 # A request that fails in less time was not held by a gateway.
 HELD_S = 0.2
-# Results have at most 12 kB each, so that many ends fit into one request of at most 8 MB.
+# The server takes 12 MB in one request. Results have up to 1 MB.
 ENDS_PER_REQUEST = 100
+BYTES_PER_REQUEST = 4_000_000
+# Lines of log are sent no more often than this.
+LOG_INTERVAL_S = 1.0
+LINES_PER_REQUEST = 500
+
+TASKS = {}
 
 
-def handle(job):
-    """Runs a job, and returns its result. An exception is a crash, and the server retries the job after a backoff.
-    Raise `Failed` for an error that will not pass. Check `job.stop` regularly: if it is set, end the run."""
+def task(name, slots=None):
+    """Makes a function run the jobs of a task: at most `slots` at the same time, or as many as the worker has slots. The
+    name `None` stands for jobs of all other tasks, or of none: the worker then gets all jobs of its type."""
+
+    def add(function):
+        TASKS[name] = (function, slots)
+        return function
+
+    return add
+
+
+@task("sum")
+def sum_numbers(job):
+    """A function gets the job, and returns its result: anything that JSON can express, up to 1 MB.
+
+    An exception is a crash: the server retries the job after a backoff, until it has no attempts left, and shows the
+    trace. Raise `Failed` for an error that will not pass, and `Snooze` if it is too early. Check `job.stop` regularly:
+    if it is set, end the run."""
     numbers = job.options.get("numbers", [])
     if not all(isinstance(number, (int, float)) for number in numbers):
         raise Failed("`numbers` must be a list of numbers")
@@ -57,11 +79,29 @@ def handle(job):
             return None
         total += number
         job.report({"done": done, "of": len(numbers)})
+    job.log("added all numbers", count=len(numbers))
     return {"sum": total}
+
+
+@task("table", slots=2)
+def make_table(job):
+    """A larger result: the squares of the first numbers."""
+    count = job.options.get("rows", 1000)
+    if count < 0:
+        raise ValueError(f"no table has {count} rows")
+    return [{"n": n, "square": n * n} for n in range(count)]
 
 
 class Failed(Exception):
     """An error that will not pass: the job is not retried."""
+
+
+class Snooze(Exception):
+    """It is too early: the job runs again after this many seconds. That is no attempt."""
+
+    def __init__(self, seconds):
+        super().__init__(f"again in {seconds} s")
+        self.seconds = seconds
 
 
 class Halt(Exception):
@@ -150,17 +190,34 @@ class Job:
         self.worker = worker
         self.id = given["id"]
         self.claim = given["claim"]
+        self.task = given.get("task")
+        self.attempt = given["attempt"]
         self.options = given["options"] or {}
         # Send it as the header `traceparent` of your requests, so that their traces continue the job's.
         self.traceparent = given.get("traceparent")
         # Set when the run must end: the job is cancelled, or the claim is lost.
         self.stop = threading.Event()
         self.lost = threading.Event()
+        self.lines = []
+        self.sent = time.monotonic()
 
     def report(self, info):
         """Reports progress. A lost report does no harm: the next one replaces it."""
+        self.update({"info": info})
+
+    def log(self, message, level="info", **fields):
+        """Adds a line to the job's log, which its page shows. The server keeps the last 1,000 lines."""
+        line = {"at_us": time.time_ns() // 1000, "level": level, "message": str(message)}
+        self.lines.append({**line, "fields": fields} if fields else line)
+        del self.lines[:-LINES_PER_REQUEST]
+        if time.monotonic() - self.sent > LOG_INTERVAL_S:
+            self.update({})
+
+    def update(self, body):
+        lines, self.lines, self.sent = self.lines, [], time.monotonic()
         try:
-            answer = self.worker.server.once(self.path("update"), {"claim": self.claim, "info": info})
+            body = {"claim": self.claim, "log": lines, **body}
+            answer = self.worker.server.once(self.path("update"), body)
             if answer.get("answer") == "cancel":
                 self.stop.set()
         except (Halt, Expired):
@@ -168,7 +225,7 @@ class Job:
         except Refused as refusal:
             log(refusal)
         except (OSError, ValueError):
-            pass
+            self.lines = lines + self.lines  # The next report, or the end, takes them.
 
     def forget(self):
         self.lost.set()
@@ -179,14 +236,19 @@ class Job:
 
     def run(self):
         try:
-            result = handle(self)
+            function, _ = TASKS.get(self.task) or TASKS[None]
+            result = function(self)
             json.dumps(result, allow_nan=False)  # One that is no JSON is this run's error, and not the worker's.
             end, body = ("release", {}) if self.stop.is_set() else ("finish", {"result": result})
         except Failed as reason:
             end, body = "fail", {"reason": str(reason), "retry": False}
+        except Snooze as snooze:
+            end, body = "snooze", {"for_ms": int(snooze.seconds * 1000)}
         except Exception as error:  # An error ends the run, and not the worker.
-            end, body = "fail", {"reason": f"{type(error).__name__}: {error}"}
-        self.worker.end(self, end, {"id": self.id, "claim": self.claim, **body})
+            trace = traceback.format_exc()[-60_000:]
+            end, body = "fail", {"class": type(error).__name__, "reason": str(error)[:10_000], "trace": trace}
+        entry = {"id": self.id, "claim": self.claim, "log": self.lines, **body}
+        self.worker.end(self, end, entry)
 
 
 class Worker:
@@ -205,7 +267,11 @@ class Worker:
         # Set when no end is sent any more.
         self.gone = threading.Event()
         base = f"/v1/workers/{urllib.parse.quote(job_type, safe='')}"
-        self.registered = server.call(base, {"name": "python", "slots": slots})
+        body = {"name": "python", "slots": slots}
+        if None not in TASKS:
+            body["tasks"] = list(TASKS)
+            body["task_slots"] = {name: most for name, (_, most) in TASKS.items() if most}
+        self.registered = server.call(base, body)
         if self.registered:
             self.path = f"{base}/{urllib.parse.quote(self.registered['worker'], safe='')}"
             log(f"registered as {self.registered['worker']}")
@@ -305,7 +371,8 @@ class Worker:
         """Sends all ends that there are, in one request at a time."""
         while not self.gone.is_set():
             with self.changed:
-                batch, self.ends = self.ends[:ENDS_PER_REQUEST], self.ends[ENDS_PER_REQUEST:]
+                count = self.fitting()
+                batch, self.ends = self.ends[:count], self.ends[count:]
                 if not batch:
                     self.changed.wait(1)
                     continue
@@ -313,6 +380,15 @@ class Worker:
                 # One of them is at fault: each gets a request of its own.
                 for one in batch:
                     self.send([one])
+
+    def fitting(self):
+        """How many of the ends fit into one request."""
+        bytes_left = BYTES_PER_REQUEST
+        for count, (_, _, entry) in enumerate(self.ends[:ENDS_PER_REQUEST]):
+            bytes_left -= len(json.dumps(entry))
+            if bytes_left < 0:
+                return max(count, 1)
+        return min(len(self.ends), ENDS_PER_REQUEST)
 
     def send(self, batch):
         """Sends ends until they have an answer. Returns `False` if the server has refused them together."""

@@ -12,7 +12,7 @@
 //! | `{"$hidden": bytes}` | what may hold secrets, unless the caller asks for secrets |
 //!
 //! *Secrets.* Job options and the bodies of replication documents may hold passwords. Unless the caller asks for secrets,
-//! the dump hides options, and rows that this release does not know. Of bodies, it hides the parts that [`redaction`]
+//! the dump hides options and output, and rows that this release does not know. Of bodies, it hides the parts that [`redaction`]
 //! hides, or everything if the body is stored in pieces. It hides users, tokens and the key of sessions. The rest of such a row is JSON with the same meaning. With
 //! secrets, a value is shown as it is stored, byte by byte if it fits on one line.
 
@@ -50,7 +50,8 @@ fn value_text(row: Option<&Row>, value: &Bytes, with_secrets: bool) -> String {
         Some(Row::Worker(_, WorkerRow::Signal)) => stamp(),
         Some(Row::Options(..)) if with_secrets => text(value),
         Some(Row::Body(_, _, n)) if with_secrets && (*n > 0 || value.len() == PIECE_BYTES) => text(value),
-        None | Some(Row::Secret | Row::Options(..)) if !with_secrets => hidden(),
+        None | Some(Row::Secret | Row::Options(..) | Row::Output(..)) if !with_secrets => hidden(),
+        Some(Row::Output(_, kind, _)) if kind == "result" => text(value),
         Some(Row::Job(_)) if !with_secrets => without(|job| {
             if let Some(options) = job.get_mut("options") {
                 *options = Value::from(HIDDEN);

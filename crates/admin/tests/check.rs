@@ -15,6 +15,7 @@ use turnwise_queue::claims::{self, Claiming, Ending};
 use turnwise_queue::concurrency::{LimitedPlace, ReleaseOptions, Tally};
 use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::locks::{self, LockAt, Spot};
+use turnwise_queue::tasks::Tasks;
 use turnwise_queue::{
     Claim, Context, Keyspace, NewJob, Parked, RunKey, Terms, Worker, concurrency, filters, jobs, workers,
 };
@@ -487,7 +488,12 @@ async fn step(store: &Store, user: i64, n: i64) {
                     &tx,
                     keys,
                     "t",
-                    ReleaseOptions { rotation: &concurrency::Rotation::default(), most: 3, clears: true },
+                    ReleaseOptions {
+                        rotation: &concurrency::Rotation::default(),
+                        most: 3,
+                        clears: true,
+                        tasks: &Tasks::default(),
+                    },
                     |_| true,
                     first,
                 )

@@ -43,14 +43,24 @@ pub(super) async fn add_job(
     headers: HeaderMap,
     Json(job): Json<AddJob>,
 ) -> Result<(StatusCode, Shown<AddedJob>)> {
-    let sent = traced::parent(&headers);
-    let added = add(&app, &caller, vec![NewJob::new(path.job_type, job)], sent, |_| String::new()).await?;
-    let Some(added) = added.into_iter().next() else { unreachable!("one job goes in, one comes out") };
+    let added = one(&app, &caller, NewJob::new(path.job_type, job), traced::parent(&headers)).await?;
     let status = match added.added {
         Added::Queued | Added::Delayed | Added::Blocked | Added::Cancelled => StatusCode::CREATED,
         Added::Exists | Added::RunsAgain | Added::AlreadyWaiting => StatusCode::OK,
     };
     Ok((status, Shown(added)))
+}
+
+/// Adds a job, if the caller may.
+pub async fn one(app: &App, caller: &Caller, job: NewJob, sent: Traceparent) -> Result<AddedJob> {
+    let added = add(app, caller, vec![job], sent, |_| String::new()).await?;
+    let Some(added) = added.into_iter().next() else { unreachable!("one job goes in, one comes out") };
+    Ok(added)
+}
+
+/// Whether clients add jobs of this type. The server adds those of some of its own.
+pub fn is_for_clients(job_type: &str) -> bool {
+    builtin_types::is_for_clients(job_type)
 }
 
 /// Add many jobs
@@ -378,6 +388,8 @@ fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
         let checked = name.as_ref().map_or(Ok(()), |name| names::check_name(member, name));
         checked.map_err(|problem| bad(problem.to_string()))?;
     }
+    let checked = request.task.as_ref().map_or(Ok(()), |task| names::check_task(task));
+    checked.map_err(|problem| bad(problem.to_string()))?;
     if request.summary.as_ref().is_some_and(|summary| !summary.get().starts_with('{')) {
         return Err(bad("summary: must be an object".to_owned()));
     }
@@ -396,6 +408,7 @@ fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
     Ok(JobSpec {
         tenant: request.tenant.clone().unwrap_or(spec.tenant),
         user: request.user.clone().or(spec.user),
+        task: request.task.clone().or(spec.task),
         summary: request.summary.clone().unwrap_or(spec.summary),
         max_attempts: request.max_attempts.or(spec.max_attempts),
         timeouts: timeouts.or(spec.timeouts),

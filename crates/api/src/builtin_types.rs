@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 use turnwise_command::JOB_TYPE as COMMAND;
 use turnwise_indexer::jobs::JOB_TYPE as INDEXING;
 use turnwise_queue::webhooks::JOB_TYPE as WEBHOOK;
-use turnwise_queue::{Job, workers};
+use turnwise_queue::{Job, types, workers};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::Summary;
 use turnwise_web::access::Caller;
@@ -74,14 +74,25 @@ fn check_command(commands: &Commands<'_>, options: Option<&RawValue>) -> Result<
     })
 }
 
+/// Whether the options of a job that a caller sees are shown to it, and are tested by its conditions: the caller may change the job, and its
+/// type is not the server's own. Options of those types have passwords and programs.
+pub(super) fn shows_options(caller: &Caller, job_type: &str, tenant: &str) -> bool {
+    caller.writes(tenant) && !types::is_of_server(job_type)
+}
+
+/// Whether clients add jobs of this type.
+pub(super) fn is_for_clients(job_type: &str) -> bool {
+    !matches!(job_type, REPLICATION | INDEXING | WEBHOOK)
+}
+
 /// Whether clients may register workers for this type.
 pub(super) fn check_workable(job_type: &str) -> Result<()> {
-    match job_type {
-        REPLICATION | COMMAND | INDEXING | WEBHOOK => Err(V1Error::forbidden(
+    match types::is_of_server(job_type) {
+        true => Err(V1Error::forbidden(
             format!("the server itself runs jobs of type `{job_type}`"),
             "choose another job type for your workers",
         )),
-        _ => Ok(()),
+        false => Ok(()),
     }
 }
 
@@ -114,5 +125,15 @@ pub(super) fn check_stoppable(job: &Job) -> Result<()> {
             format!("this replication belongs to document `{doc}` of `{db}`"),
             "delete the document to stop it",
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_types_of_the_server_are_those_that_its_crates_name() {
+        assert_eq!(types::OF_SERVER, [COMMAND, INDEXING, REPLICATION, WEBHOOK]);
     }
 }

@@ -41,10 +41,9 @@ impl Gate for CallerGate {
         self.0.reads(&job.tenant)
     }
 
-    /// Options are hidden, and a condition tells about them. So only who may change the job tests them, and nobody those of a
-    /// replication, which have passwords.
+    /// A condition tells what the options are, so a caller tests those that it is shown.
     fn tests_options(&self, job: &Job) -> bool {
-        self.0.writes(&job.tenant) && job.job_type != REPLICATION
+        builtin_types::shows_options(&self.0, &job.job_type, &job.tenant)
     }
 
     fn permits(&self, job: &Job, action: Action) -> Result<(), &'static str> {

@@ -24,7 +24,7 @@ use super::{builtin_types, view};
 /// Get a job
 #[utoipa::path(
     get, path = "/jobs/{type}/{id}", tag = "jobs", operation_id = "get_job", params(JobPath),
-    responses((status = 200, body = Job, description = "The job. Its options are not shown: they may hold secrets."),
+    responses((status = 200, body = Job, description = "The job, with the options that its type does not hide."),
         NoJob, Common),
 )]
 pub(super) async fn get_job(Call { app, caller, path }: Call<JobPath>) -> Result<Shown<Job>> {
@@ -47,7 +47,7 @@ pub(super) async fn visible(
 pub async fn find(app: &App, caller: &Caller, job_type: &str, id: &str) -> Result<Option<Job>> {
     let tx = app.store.begin().await?;
     match caller.sees(jobs::get(&tx, &app.keys, job_type, id).await?) {
-        Some(job) => Ok(Some(view::job(app, &tx, job).await?)),
+        Some(job) => Ok(Some(view::whole(app, caller, &tx, job).await?)),
         None => Ok(None),
     }
 }

@@ -4,7 +4,7 @@
 //! attributes above the handlers. `docs/design/http-api.md` explains the design.
 
 mod accepting;
-mod add;
+pub mod add;
 mod app;
 mod body;
 mod builtin_types;
@@ -28,6 +28,7 @@ pub mod members;
 pub mod modes;
 pub mod nodes;
 mod openapi;
+pub mod output;
 mod position_text;
 mod quota;
 mod responses;
@@ -76,6 +77,9 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(jobs::get_job, jobs::remove_job))
         .routes(routes!(jobs::wait_for_job))
         .routes(routes!(events::follow_job))
+        .routes(routes!(output::get_logs))
+        .routes(routes!(output::get_options))
+        .routes(routes!(output::get_result))
         .routes(routes!(stream::follow_jobs))
         .routes(routes!(webhooks::list_webhooks))
         .routes(routes!(webhooks::get_webhook, webhooks::put_webhook, webhooks::remove_webhook))

@@ -218,7 +218,7 @@ async fn by_id(
                 late = begun.elapsed() >= SEARCH_TIME;
             }
             if wanted {
-                page.push(view::job(app, &tx, job).await?);
+                page.push(view::listed(app, &tx, job).await?);
                 full = page.is_full(params.limit);
             }
             if full || late {

@@ -115,6 +115,7 @@ pub(super) async fn worker(app: &App, tx: &Transaction, job_type: &str, row: row
         started_us: active.started_us,
     });
     Ok(Worker {
+        tasks: row.tasks,
         job_type: job_type.to_owned(),
         id: row.id,
         name: row.name,

@@ -72,7 +72,7 @@ pub(super) async fn jobs(
                 None => true,
             };
             if is_wanted {
-                page.push(view::job(app, &tx, job).await?);
+                page.push(view::listed(app, &tx, job).await?);
             }
             let is_late = selection.is_some() && begun.elapsed() >= SEARCH_TIME;
             if page.is_full(params.limit) || looks == 0 || is_late {

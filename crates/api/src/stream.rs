@@ -136,8 +136,19 @@ impl Sequence {
 
     /// An event, as clients see it.
     pub fn event(&self, number: u64, event: JobEvent) -> StreamEvent {
-        let JobEvent { event, job_type, id, tenant, state, at_us, reason } = event;
-        StreamEvent { seq: self.shown(number), event, job_type, id, tenant, state, at_us, reason }
+        let JobEvent { event, job_type, id, tenant, task, state, at_us, reason, class } = event;
+        StreamEvent {
+            seq: self.shown(number),
+            event,
+            job_type,
+            id,
+            tenant,
+            task,
+            state,
+            at_us,
+            reason,
+            class,
+        }
     }
 
     fn read(&self, text: &str) -> Result<u64> {

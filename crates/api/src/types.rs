@@ -48,8 +48,17 @@ pub(super) async fn put_type_terms(
     Call { app, caller, path }: Call<TypePath>,
     Json(terms): Json<TypeTerms>,
 ) -> Result<Shown<StatedType>> {
-    let TypeTerms { max_attempts, backoff, jitter, on_lost, max_snoozes, timeout_ms, heartbeat_timeout_ms } =
-        terms;
+    let TypeTerms {
+        max_attempts,
+        backoff,
+        jitter,
+        on_lost,
+        max_snoozes,
+        timeout_ms,
+        heartbeat_timeout_ms,
+        final_errors,
+        secrets,
+    } = terms;
     for (name, most) in [("max_attempts", max_attempts), ("max_snoozes", max_snoozes)] {
         if most.is_some_and(|most| most > MAX_ATTEMPTS) {
             return Err(V1Error::out_of_bounds(format!("{name}: must be from 0 to {MAX_ATTEMPTS}")));
@@ -64,6 +73,8 @@ pub(super) async fn put_type_terms(
             on_lost: on_lost.map(view::on_lost),
             max_snoozes,
         },
+        final_errors,
+        secrets,
         by: caller.owner(),
         changed_us: app.now_us(),
     };
@@ -100,7 +111,7 @@ pub(super) fn timeouts(timeout_ms: Option<u64>, heartbeat_timeout_ms: Option<u64
 }
 
 fn shown(job_type: String, terms: rows::TypeTerms) -> StatedType {
-    let rows::TypeTerms { max_attempts, timeouts, retry, by, changed_us } = terms;
+    let rows::TypeTerms { max_attempts, timeouts, retry, final_errors, secrets, by, changed_us } = terms;
     let Retry { backoff, jitter, on_lost, max_snoozes } = retry;
     let terms = TypeTerms {
         max_attempts,
@@ -110,6 +121,8 @@ fn shown(job_type: String, terms: rows::TypeTerms) -> StatedType {
         max_snoozes,
         timeout_ms: view::ms(timeouts.run_us),
         heartbeat_timeout_ms: view::ms(timeouts.heartbeat_us),
+        final_errors,
+        secrets,
     };
     StatedType { job_type, terms, by: by.as_deref().map(shown_owner), changed_us }
 }

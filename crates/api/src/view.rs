@@ -1,15 +1,18 @@
-//! Jobs in the form of the API, without their options.
+//! Jobs in the form of the API. Only [`whole`] reads their options.
 
 use serde_json::value::RawValue;
 use turnwise_policy::backoff::{OnLost, Waits};
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
-use turnwise_protocol::{self as api, OnLost as ApiOnLost};
-use turnwise_queue::{EventKind, Job, State, jobs, types};
+use turnwise_protocol::{self as api, MAX_SHOWN_OPTIONS_BYTES, OnLost as ApiOnLost};
+use turnwise_queue::output::{self, KeptError};
+use turnwise_queue::{EventKind, Job, State, jobs, secrets, types};
 use turnwise_store::Transaction;
+use turnwise_web::access::Caller;
 
 pub(super) use turnwise_explain::{limited, state, waits_for_time};
 
 use super::app::App;
+use super::builtin_types;
 use super::error::Result;
 
 /// A variant of one enum as that of another one with the same name. The compiler checks that all variants are named.
@@ -36,6 +39,26 @@ pub(super) async fn job(app: &App, tx: &Transaction, job: Job) -> Result<api::Jo
     Ok(shown(job, info, max_attempts))
 }
 
+/// A job with what lists leave out, as the caller may see it.
+pub(super) async fn whole(app: &App, caller: &Caller, tx: &Transaction, row: Job) -> Result<api::Job> {
+    let errors = output::errors(tx, &app.keys, &row).await?;
+    let options = match builtin_types::shows_options(caller, &row.job_type, &row.tenant) {
+        true => secrets::small_shown_options(tx, &app.keys, &row, MAX_SHOWN_OPTIONS_BYTES).await?,
+        false => None,
+    };
+    let shown = job(app, tx, row).await?;
+    Ok(api::Job { options, errors: errors.into_iter().map(error).collect(), ..shown })
+}
+
+/// A job in a list: without its result.
+pub(super) async fn listed(app: &App, tx: &Transaction, row: Job) -> Result<api::Job> {
+    Ok(api::Job { result: None, ..job(app, tx, row).await? })
+}
+
+fn error(KeptError { at_us, attempt, class, message, trace }: KeptError) -> api::JobError {
+    api::JobError { at_us, attempt, class, message, trace }
+}
+
 fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> api::Job {
     let reason = match job.state() {
         State::Crashing | State::Failed | State::Cancelled => job.reason().map(str::to_owned),
@@ -58,6 +81,7 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
         tenant: job.spec.tenant,
         priority: i32::from(job.priority),
         user: job.spec.user,
+        task: job.spec.task,
         added_us: job.added_us,
         changed_us: job.changed_us,
         started_us: job.started_us,
@@ -77,6 +101,10 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
         summary: job.spec.summary,
         info,
         result: job.result,
+        result_bytes: job.stored_result.as_ref().map(|result| result.bytes as u64),
+        result_type: job.stored_result.and_then(|result| result.media_type),
+        options: None,
+        errors: Vec::new(),
         reason,
         history: job
             .history
@@ -128,8 +156,10 @@ pub(super) fn waits(backoff: &api::Backoff) -> Waits {
         api::Backoff::Exponential(api::Exponential { first_ms, factor, most_ms }) => {
             Waits::Exponential { first_us: us(first_ms), factor: *factor, most_us: us(most_ms) }
         }
-        api::Backoff::FixedMs(wait_ms) => Waits::List(vec![us(wait_ms)]),
-        api::Backoff::ListMs(list) => Waits::List(list.iter().map(us).collect()),
+        api::Backoff::FixedMs(api::WaitMs(wait_ms)) => Waits::List(vec![us(wait_ms)]),
+        api::Backoff::ListMs(api::WaitsMs(list)) => {
+            Waits::List(list.iter().map(|api::WaitMs(wait_ms)| us(wait_ms)).collect())
+        }
     }
 }
 
@@ -143,8 +173,8 @@ pub(super) fn shown_waits(waits: &Waits) -> api::Backoff {
             most_ms: ms(most_us),
         }),
         Waits::List(list) => match &list[..] {
-            [wait_us] => api::Backoff::FixedMs(ms(wait_us)),
-            list => api::Backoff::ListMs(list.iter().map(ms).collect()),
+            [wait_us] => api::Backoff::FixedMs(api::WaitMs(ms(wait_us))),
+            list => api::Backoff::ListMs(api::WaitsMs(list.iter().map(|us| api::WaitMs(ms(us))).collect())),
         },
     }
 }

@@ -45,7 +45,7 @@ pub async fn explained(
     let job = visible(app, caller, &tx, path).await?;
     let around = graph::around(&reader, caller, &job).await?;
     let why = why(&reader, caller, job.clone()).await?;
-    Ok((view::job(app, &tx, job).await?, why, around))
+    Ok((view::whole(app, caller, &tx, job).await?, why, around))
 }
 
 /// `/{db}/{id}`

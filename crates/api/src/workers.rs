@@ -1,16 +1,21 @@
 //! `/v1/workers…`: the protocol of external workers. `turnwise_worker::External` implements the rules.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::value::RawValue;
 use turnwise_protocol::{
     Accept, Accepted, AcceptedJob, Answer, EndRuns, EndState, Ended, EndedRun, EndedRuns, Fail, FailRun,
-    Finish, FinishRun, Left, MAX_CLAIM, MAX_DELAY_MS, MAX_ENDS, MAX_REASON_BYTES, MAX_SLOTS, MAX_TIME_US,
-    MAX_TIMEOUT_MS, MAX_WAIT_MS, Nothing, Pinged, Register, Registered, Release, ReleaseRun, Snooze,
-    SnoozeRun, Update, Updated, codes, names,
+    Finish, FinishRun, Left, MAX_CLAIM, MAX_DELAY_MS, MAX_ENDS, MAX_ENDS_BODY_BYTES, MAX_MEDIA_TYPE_BYTES,
+    MAX_REASON_BYTES, MAX_SLOTS, MAX_TIME_US, MAX_TIMEOUT_MS, MAX_TRACE_BYTES, MAX_WAIT_MS, NewLogLine,
+    Nothing, Pinged, Register, Registered, Release, ReleaseRun, Snooze, SnoozeRun, Update, Updated, codes,
+    names,
 };
-use turnwise_queue::{Error as QueueError, Job, Mode, Terms, claims, workers};
+use turnwise_queue::claims::Report;
+use turnwise_queue::tasks::KnownTasks;
+use turnwise_queue::{Error as QueueError, Job, JobResult, Mode, RunError, Terms, claims, workers};
 use turnwise_worker::{ExternalEnd, Given, RunEnd, Wanted};
 
 use super::app::App;
@@ -18,7 +23,7 @@ use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{Call, RunPath, Shown, TypePath, WorkerPath, check_stated};
 use super::responses::{BadBody, Common, Membership, NoWorker};
-use super::{builtin_types, modes, quota, view, workers_of};
+use super::{builtin_types, modes, output, quota, view, workers_of};
 
 /// Maximum total size of the options in one response with jobs, in bytes. A single job's options may be larger.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
@@ -39,14 +44,15 @@ const MAX_ANSWER_BYTES: usize = 8 << 20;
 )]
 pub(super) async fn register(
     Call { app, caller, path: TypePath { job_type } }: Call<TypePath>,
-    Json(Register { name, slots }): Json<Register>,
+    Json(Register { name, slots, tasks, task_slots }): Json<Register>,
 ) -> Result<(StatusCode, Shown<Registered>)> {
     builtin_types::check_workable(&job_type)?;
     workers_of::check_type(&caller, &job_type)?;
     check_stated(&name, |name| names::check_name("name", name))?;
     check_range("slots", slots, 1, MAX_SLOTS)?;
+    let tasks = known_tasks(tasks, &task_slots)?;
     quota::admit_worker(&app, &caller, &job_type).await?;
-    let worker = app.external.register(&job_type, name.as_deref(), slots, caller.owner()).await?;
+    let worker = app.external.register_for(&job_type, name.as_deref(), slots, tasks, caller.owner()).await?;
     let config = app.config.get();
     let answer = Registered {
         worker: worker.id,
@@ -54,6 +60,33 @@ pub(super) async fn register(
         health_timeout_ms: ms(config.workers.health_timeout),
     };
     Ok((StatusCode::CREATED, Shown(answer)))
+}
+
+/// The tasks that a worker states, each with the most jobs of it.
+fn known_tasks(tasks: Option<Vec<String>>, slots: &BTreeMap<String, usize>) -> Result<Option<KnownTasks>> {
+    let Some(tasks) = tasks else {
+        return match slots.is_empty() {
+            true => Ok(None),
+            false => Err(V1Error::bad(
+                "task_slots: is given without `tasks`",
+                "list all tasks that the worker knows as `tasks`",
+            )),
+        };
+    };
+    if let Some(unknown) = slots.keys().find(|task| !tasks.contains(task)) {
+        return Err(V1Error::bad(
+            format!("task_slots: `{unknown}` is not among the `tasks`"),
+            "list all tasks that the worker knows as `tasks`",
+        ));
+    }
+    let known = tasks.into_iter().map(|task| {
+        let most = slots.get(&task).copied();
+        if let Some(most) = most {
+            check_range("task_slots", most, 1, MAX_SLOTS)?;
+        }
+        Ok((task, u32::try_from(most.unwrap_or(0)).unwrap_or(u32::MAX)))
+    });
+    known.collect::<Result<KnownTasks>>().map(Some)
 }
 
 fn ms(duration: Duration) -> u64 {
@@ -106,12 +139,12 @@ pub(super) async fn ping(Call { app, path, .. }: Call<WorkerPath>, _: NoBody) ->
 )]
 pub(super) async fn accept(
     Call { app, caller, path: WorkerPath { job_type, worker } }: Call<WorkerPath>,
-    Json(Accept { received, limit, wait_ms, ends }): Json<Accept>,
+    Json(Accept { received, limit, wait_ms, ends }): Json<Accept, MAX_ENDS_BODY_BYTES>,
 ) -> Result<Shown<Accepted>> {
     check_range("received", received, 0, MAX_CLAIM)?;
     check_range("limit", limit, 1, MAX_SLOTS)?;
     check_range("wait_ms", wait_ms, 0, MAX_WAIT_MS)?;
-    let ends = run_ends("ends.", ends)?;
+    let ends = run_ends(&app, "ends.", ends)?;
     let wait_ms = if ends.is_empty() { wait_ms } else { 0 };
     let ended = end_all(&app, &job_type, &worker, &ends).await?;
     let leave = app.stop.child_token();
@@ -161,6 +194,7 @@ pub(super) async fn accept(
             claim,
             tenant: job.spec.tenant,
             user: job.spec.user,
+            task: job.spec.task,
             attempt: job.attempts.saturating_add(1),
             max_attempts,
             options,
@@ -180,10 +214,12 @@ pub(super) async fn accept(
 )]
 pub(super) async fn update(
     Call { app, path, .. }: Call<RunPath>,
-    Json(Update { claim, info }): Json<Update>,
+    Json(Update { claim, info, log }): Json<Update>,
 ) -> Result<Shown<Updated>> {
     check_range("claim", claim, 0, MAX_CLAIM)?;
-    let updated = app.external.update(&path.job_type, &path.worker, &path.id, claim, &info).await;
+    let log = output::log_lines(&app, log)?;
+    let report = Report { info: info.as_deref(), log: &log };
+    let updated = app.external.update(&path.job_type, &path.worker, &path.id, claim, report).await;
     let answer = match updated {
         Ok(claims::Answer::Continue) => Answer::Continue,
         Ok(claims::Answer::Cancel) => Answer::Cancel,
@@ -201,9 +237,12 @@ pub(super) async fn update(
     responses((status = 200, body = Ended, description = "The end is recorded."), super::responses::LostClaim, NoWorker, Membership,
         BadBody, Common),
 )]
-pub(super) async fn finish(call: Call<RunPath>, Json(body): Json<Finish>) -> Result<Shown<Ended>> {
-    let Finish { claim, result, info } = body;
-    end(call, claim, completed(result), info).await
+pub(super) async fn finish(
+    call: Call<RunPath>,
+    Json(body): Json<Finish, MAX_ENDS_BODY_BYTES>,
+) -> Result<Shown<Ended>> {
+    let Finish { claim, result, data, media_type, info, log } = body;
+    end(call, claim, completed(result, data, media_type)?, info, log).await
 }
 
 /// Fail a job
@@ -216,8 +255,8 @@ pub(super) async fn finish(call: Call<RunPath>, Json(body): Json<Finish>) -> Res
         BadBody, Common),
 )]
 pub(super) async fn fail(call: Call<RunPath>, Json(body): Json<Fail>) -> Result<Shown<Ended>> {
-    let Fail { claim, reason, retry, retry_after_ms, info } = body;
-    end(call, claim, failed(reason, retry, retry_after_ms)?, info).await
+    let Fail { claim, reason, class, trace, retry, retry_after_ms, info, log } = body;
+    end(call, claim, failed((reason, class, trace), retry, retry_after_ms)?, info, log).await
 }
 
 /// Put a job off
@@ -231,8 +270,8 @@ pub(super) async fn fail(call: Call<RunPath>, Json(body): Json<Fail>) -> Result<
         BadBody, Common),
 )]
 pub(super) async fn snooze(call: Call<RunPath>, Json(body): Json<Snooze>) -> Result<Shown<Ended>> {
-    let Snooze { claim, until_us, for_ms, info } = body;
-    end(call, claim, snoozed(until_us, for_ms)?, info).await
+    let Snooze { claim, until_us, for_ms, info, log } = body;
+    end(call, claim, snoozed(until_us, for_ms)?, info, log).await
 }
 
 /// Give a job back
@@ -245,8 +284,8 @@ pub(super) async fn snooze(call: Call<RunPath>, Json(body): Json<Snooze>) -> Res
         BadBody, Common),
 )]
 pub(super) async fn release(call: Call<RunPath>, Json(body): Json<Release>) -> Result<Shown<Ended>> {
-    let Release { claim, info } = body;
-    end(call, claim, ExternalEnd::Released, info).await
+    let Release { claim, info, log } = body;
+    end(call, claim, ExternalEnd::Released, info, log).await
 }
 
 /// End many runs
@@ -260,27 +299,71 @@ pub(super) async fn release(call: Call<RunPath>, Json(body): Json<Release>) -> R
 )]
 pub(super) async fn end_runs(
     Call { app, path, .. }: Call<WorkerPath>,
-    Json(ends): Json<EndRuns>,
+    Json(ends): Json<EndRuns, MAX_ENDS_BODY_BYTES>,
 ) -> Result<Shown<EndedRuns>> {
-    let ends = run_ends("", ends)?;
+    let ends = run_ends(&app, "", ends)?;
     Ok(Shown(EndedRuns { ended: end_all(&app, &path.job_type, &path.worker, &ends).await? }))
 }
 
-fn completed(result: Option<Box<RawValue>>) -> ExternalEnd {
+/// The end of a run with a result: JSON, or bytes of a media type.
+fn completed(
+    result: Option<Box<RawValue>>,
+    data: Option<String>,
+    media_type: Option<String>,
+) -> Result<ExternalEnd> {
     let null = || RawValue::from_string("null".to_owned()).expect("it is JSON");
-    ExternalEnd::Completed(result.unwrap_or_else(null))
+    let Some(data) = data else {
+        return match media_type {
+            None => Ok(ExternalEnd::completed(result.unwrap_or_else(null))),
+            Some(_) => Err(V1Error::bad(
+                "media_type: is given without `data`",
+                "send the bytes in base64 as `data`; a `result` is JSON",
+            )),
+        };
+    };
+    if result.is_some() {
+        return Err(V1Error::bad("data: is given beside `result`", "send one of them"));
+    }
+    let bytes = BASE64_STANDARD.decode(data).map_err(|error| {
+        V1Error::bad(format!("data: is not base64: {error}"), "encode the bytes in base64, with padding")
+    })?;
+    let media_type = media_type.unwrap_or_else(|| "application/octet-stream".to_owned());
+    let is_one = media_type.split_once('/').is_some_and(|(kind, rest)| !kind.is_empty() && !rest.is_empty())
+        && media_type.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if media_type.len() > MAX_MEDIA_TYPE_BYTES || !is_one {
+        let problem = format!("media_type: must be a media type of at most {MAX_MEDIA_TYPE_BYTES} bytes");
+        return Err(V1Error::bad(problem, "for example image/png"));
+    }
+    Ok(ExternalEnd::Completed(JobResult::Bytes { media_type, bytes: bytes.into() }))
 }
 
-fn failed(reason: String, retry: bool, retry_after_ms: Option<u64>) -> Result<ExternalEnd> {
-    if reason.len() > MAX_REASON_BYTES {
-        let problem = format!("reason: has {} bytes; at most {MAX_REASON_BYTES} are allowed", reason.len());
-        return Err(V1Error::bad(problem, "send its beginning: the first 1,000 bytes are kept"));
+/// Which error a run ended with: its message, its class, and its trace.
+type StatedError = (String, Option<String>, Option<String>);
+
+fn failed(
+    (message, class, trace): StatedError,
+    retry: bool,
+    retry_after_ms: Option<u64>,
+) -> Result<ExternalEnd> {
+    let parts = [
+        ("reason", Some(&message), MAX_REASON_BYTES),
+        ("class", class.as_ref(), MAX_REASON_BYTES),
+        ("trace", trace.as_ref(), MAX_TRACE_BYTES),
+    ];
+    for (name, text, most) in parts {
+        let bytes = text.map_or(0, String::len);
+        if bytes > most {
+            let problem = format!("{name}: has {bytes} bytes; at most {most} are allowed");
+            return Err(V1Error::bad(problem, "send its beginning: the server keeps less"));
+        }
     }
+    let class = class.filter(|class| !class.is_empty());
+    let error = RunError { message, class, trace: trace.filter(|trace| !trace.is_empty()) };
     if !retry {
-        return Ok(ExternalEnd::Failed(reason));
+        return Ok(ExternalEnd::Failed(error));
     }
     let retry_after_us = retry_after_ms.map(|ms| us("retry_after_ms", ms, MAX_TIMEOUT_MS)).transpose()?;
-    Ok(ExternalEnd::Crashed { reason, retry_after_us })
+    Ok(ExternalEnd::Crashed { error, retry_after_us })
 }
 
 fn snoozed(until_us: Option<i64>, for_ms: Option<u64>) -> Result<ExternalEnd> {
@@ -303,7 +386,11 @@ fn us(member: &str, ms: u64, most: u64) -> Result<i64> {
 }
 
 /// The ends of a request, in the order of their results. `place` names them in errors.
-fn run_ends(place: &str, EndRuns { finish, fail, snooze, release }: EndRuns) -> Result<Vec<RunEnd>> {
+fn run_ends(
+    app: &App,
+    place: &str,
+    EndRuns { finish, fail, snooze, release }: EndRuns,
+) -> Result<Vec<RunEnd>> {
     let lens = [
         ("finish", finish.len()),
         ("fail", fail.len()),
@@ -316,21 +403,28 @@ fn run_ends(place: &str, EndRuns { finish, fail, snooze, release }: EndRuns) -> 
             return Err(V1Error::bad(reason, "split them into several requests"));
         }
     }
-    let finish = finish.into_iter().enumerate().map(|(n, FinishRun { id, claim, result, info })| {
-        (("finish", n), Ok(RunEnd { id, claim, end: completed(result), info }))
+    let run = |id: String, claim: u64, end: Result<ExternalEnd>, info, log| -> Result<RunEnd> {
+        let log = output::log_lines(app, log)?;
+        Ok(RunEnd { id, claim, end: end?, info, log })
+    };
+    let finish = finish.into_iter().map(|FinishRun { id, claim, result, data, media_type, info, log }| {
+        run(id, claim, completed(result, data, media_type), info, log)
     });
-    let fail = fail.into_iter().enumerate().map(
-        |(n, FailRun { id, claim, reason, retry, retry_after_ms, info })| {
-            (("fail", n), failed(reason, retry, retry_after_ms).map(|end| RunEnd { id, claim, end, info }))
+    let fail = fail.into_iter().map(
+        |FailRun { id, claim, reason, class, trace, retry, retry_after_ms, info, log }| {
+            run(id, claim, failed((reason, class, trace), retry, retry_after_ms), info, log)
         },
     );
-    let snooze =
-        snooze.into_iter().enumerate().map(|(n, SnoozeRun { id, claim, until_us, for_ms, info })| {
-            (("snooze", n), snoozed(until_us, for_ms).map(|end| RunEnd { id, claim, end, info }))
-        });
-    let release = release.into_iter().enumerate().map(|(n, ReleaseRun { id, claim, info })| {
-        (("release", n), Ok(RunEnd { id, claim, end: ExternalEnd::Released, info }))
+    let snooze = snooze.into_iter().map(|SnoozeRun { id, claim, until_us, for_ms, info, log }| {
+        run(id, claim, snoozed(until_us, for_ms), info, log)
     });
+    let release = release
+        .into_iter()
+        .map(|ReleaseRun { id, claim, info, log }| run(id, claim, Ok(ExternalEnd::Released), info, log));
+    let finish = finish.enumerate().map(|(n, run)| (("finish", n), run));
+    let fail = fail.enumerate().map(|(n, run)| (("fail", n), run));
+    let snooze = snooze.enumerate().map(|(n, run)| (("snooze", n), run));
+    let release = release.enumerate().map(|(n, run)| (("release", n), run));
     let all = finish.chain(fail).chain(snooze).chain(release);
     let checked = all.map(|((kind, n), run)| {
         let checked = run.and_then(|run| {
@@ -367,9 +461,11 @@ async fn end(
     claim: u64,
     end: ExternalEnd,
     info: Option<Box<RawValue>>,
+    log: Vec<NewLogLine>,
 ) -> Result<Shown<Ended>> {
     check_range("claim", claim, 0, MAX_CLAIM)?;
-    match app.external.end(&path.job_type, &path.worker, &path.id, claim, end, info.as_deref()).await {
+    let run = RunEnd { id: path.id.clone(), claim, end, info, log: output::log_lines(&app, log)? };
+    match app.external.end_run(&path.job_type, &path.worker, run).await {
         Ok(job) => Ok(Shown(Ended { state: end_state(job) })),
         Err(error) => Err(refused(&app, &path, error).await),
     }

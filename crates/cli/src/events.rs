@@ -103,9 +103,11 @@ mod tests {
             job_type: "mail".to_owned(),
             id: "a".to_owned(),
             tenant: "acme".to_owned(),
+            task: None,
             state: "failed".to_owned(),
             at_us: 1_790_000_000_123_456,
             reason: Some("no such mailbox".to_owned()),
+            class: None,
         };
         assert_eq!(line(&event), "17  14:13:20Z  failed     mail/a  acme: no such mailbox");
     }

@@ -101,7 +101,7 @@ enum Command {
     /// Replace design documents of a CouchDB without a wait for readers, without any server
     #[command(subcommand)]
     Index(index::Command),
-    /// Add, list, show, cancel, retry and remove the jobs of a running server, and wait for them
+    /// Add, list, show, cancel, retry and remove the jobs of a running server, wait for them, and read their logs and results
     #[command(subcommand)]
     Jobs(jobs::Command),
     /// Explain why a job waits, runs or has ended, and when it is expected to start or end
@@ -118,7 +118,7 @@ enum Command {
     /// Control which of the waiting jobs may start
     #[command(subcommand)]
     Filters(filters::Command),
-    /// State what holds for all jobs of a type: attempts, waits, timeouts
+    /// State what holds for all jobs of a type: attempts, waits, timeouts, secrets
     #[command(subcommand)]
     Types(types::Command),
     /// Show tenants and jobs live, until q is pressed

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use turnwise_client::protocol::{Backoff, OnLost, StatedType, TypeTerms};
+use turnwise_client::protocol::{Backoff, OnLost, StatedType, TypeTerms, WaitMs, WaitsMs};
 
 use crate::remote::{IdArgs, ServerArgs};
 use crate::table::ListArgs;
@@ -16,10 +16,12 @@ pub(crate) enum Command {
     List(ListArgs),
     /// State what holds for the jobs of a type that do not state it themselves, in place of what was stated before
     ///
-    /// It holds from each job's next start on. What is left out is the server's setting.
+    /// It holds from each job's next start on, and --secret at once. What is left out is the server's setting. The command is refused without --secret if
+    /// the type hides options: they would be shown.
     #[command(after_help = "\
-Example:
-  turnwise types set mail --max-attempts 5 --backoff 5s,30s,5m --timeout 60s")]
+Examples:
+  turnwise types set mail --max-attempts 5 --backoff 5s,30s,5m --timeout 60s
+  turnwise types set mail --secret /smtp/password --secret '/accounts/*/token'")]
     Set(SetArgs),
     /// State nothing of a type any more: the server's settings hold again
     Unset(IdArgs),
@@ -51,6 +53,13 @@ pub(crate) struct SetArgs {
     /// Maximum time between two reports of a run
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     heartbeat_timeout: Option<Duration>,
+    /// A member of the options that no one but the jobs' workers sees, as a JSON pointer: /smtp/password; may be given several times. `*` stands for
+    /// any member or element. `/` hides all options. Without this, options are shown to the clients of the job's tenant and to operators
+    #[arg(long = "secret", value_name = "POINTER")]
+    secrets: Vec<String>,
+    /// A class of errors after which a job is not tried again, as its workers name it: ValidationError; may be given several times
+    #[arg(long = "final-error", value_name = "CLASS")]
+    final_errors: Vec<String>,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -63,7 +72,11 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         }
         Command::Set(args) => {
             let terms = terms(&args).map_err(Failure::Usage)?;
-            args.server.client()?.put_type_terms(&args.job_type, &terms).await?;
+            let client = args.server.client()?;
+            if terms.secrets.is_empty() {
+                hides_nothing(&client.type_terms(&args.job_type).await?)?;
+            }
+            client.put_type_terms(&args.job_type, &terms).await?;
             Ok(())
         }
         Command::Unset(IdArgs { id, server }) => {
@@ -71,6 +84,18 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             Ok(())
         }
     }
+}
+
+/// Refuses to replace terms that hide options by terms that hide none: their author meant another one of them.
+fn hides_nothing(StatedType { job_type, terms, .. }: &StatedType) -> Result<(), Failure> {
+    if terms.secrets.is_empty() {
+        return Ok(());
+    }
+    let hidden: Vec<String> = terms.secrets.iter().map(|pointer| format!("--secret '{pointer}'")).collect();
+    Err(Failure::Failed(anyhow::anyhow!(
+        "{job_type} hides options: repeat {}, or show all of them with turnwise types unset {job_type} first",
+        hidden.join(" ")
+    )))
 }
 
 fn terms(args: &SetArgs) -> anyhow::Result<TypeTerms> {
@@ -83,14 +108,17 @@ fn terms(args: &SetArgs) -> anyhow::Result<TypeTerms> {
         max_snoozes: args.max_snoozes,
         timeout_ms: ms(args.timeout).context("--timeout: too long")?,
         heartbeat_timeout_ms: ms(args.heartbeat_timeout).context("--heartbeat-timeout: too long")?,
+        final_errors: args.final_errors.clone(),
+        secrets: args.secrets.clone(),
     })
 }
 
 /// The waits that `--backoff` states.
 pub(crate) fn backoff(waits: &[Duration]) -> anyhow::Result<Option<Backoff>> {
-    let waits: Result<Vec<u64>, _> = waits.iter().map(|wait| u64::try_from(wait.as_millis())).collect();
-    let waits = waits.context("--backoff: too long")?;
-    Ok(Some(Backoff::ListMs(waits)).filter(|list| *list != Backoff::ListMs(Vec::new())))
+    let ms = |wait: &Duration| u64::try_from(wait.as_millis()).map(WaitMs);
+    let list: Result<Vec<WaitMs>, _> = waits.iter().map(ms).collect();
+    let list = list.context("--backoff: too long")?;
+    Ok(Some(list).filter(|list| !list.is_empty()).map(|list| Backoff::ListMs(WaitsMs(list))))
 }
 
 fn row(stated: &StatedType) -> [String; 4] {

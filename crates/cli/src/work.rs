@@ -7,10 +7,11 @@ use std::time::Duration;
 use anyhow::anyhow;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
-use turnwise_client::protocol::MAX_INFO_BYTES;
 use turnwise_client::protocol::json::check_result;
+use turnwise_client::protocol::{LogLevel, MAX_INFO_BYTES};
 use turnwise_client::{Outcome, Run, WorkerOptions};
-use turnwise_command::{Command, Finished, Guard, Programs, Report, StartError, Verdict};
+use turnwise_command::{Command, Finished, Guard, Output, Programs, Report, StartError, Verdict};
+use turnwise_queue::output::DEFAULT_MAX_RESULT_BYTES as MAX_RESULT_BYTES;
 
 use crate::Failure;
 use crate::remote::ServerArgs;
@@ -18,14 +19,17 @@ use crate::units::parse_duration;
 
 /// How much of a command's stdout, and of its stderr, is kept, in bytes. This is more than a result may have, so that a result may
 /// be surrounded by white space.
-const MAX_OUTPUT_BYTES: usize = 64 << 10;
+const MAX_OUTPUT_BYTES: usize = MAX_RESULT_BYTES + (64 << 10);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The command gets a job's options on stdin, as JSON, and TURNWISE_JOB_ID, TURNWISE_JOB_TYPE, TURNWISE_TENANT and \
-TURNWISE_ATTEMPT in its environment (and TRACEPARENT if the job is traced), and neither TURNWISE_TOKEN nor TURNWISE_SERVER, which may have a password. If its stdout is one JSON value of at most 12 kB that every JSON library can read (no lone surrogates, no number beyond a double's range, \
+The command gets a job's options on stdin, as JSON, and TURNWISE_JOB_ID, TURNWISE_JOB_TYPE, TURNWISE_TASK (empty if the job has none), TURNWISE_TENANT and \
+TURNWISE_ATTEMPT in its environment (and TRACEPARENT if the job is traced), and neither TURNWISE_TOKEN nor TURNWISE_SERVER, which may have a password. If its stdout is one JSON value of at most 1 MB that every JSON library can read (no lone surrogates, no number beyond a double's range, \
 nested no deeper than 96), this is the job's result. Otherwise the \
 result is an object {\"exit_code\":0,\"stdout\":\"…\",\"stderr\":\"…\",…} with up to 12 kB of the output.
+
+While the command runs, each line that it prints becomes a line of the job's log: those of stdout with the level info, those of stderr with \
+warn, cut at 4 kB. The log keeps its last 1,000 lines, or 256 kB. `turnwise jobs logs TYPE ID --follow` shows them.
 
 Exit codes of the command:
   0       the job has completed
@@ -47,6 +51,9 @@ pub(crate) struct Args {
     /// Maximum number of jobs that run at the same time
     #[arg(long, value_name = "N", default_value_t = 1)]
     slots: usize,
+    /// A task whose jobs the worker gets; several times for several tasks. By default it gets all jobs of the type
+    #[arg(long = "task", value_name = "NAME")]
+    tasks: Vec<String>,
     /// A display name for the list of workers
     #[arg(long)]
     name: Option<String>,
@@ -97,6 +104,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let options = WorkerOptions {
         slots: args.slots,
         name: args.name,
+        tasks: Some(args.tasks).filter(|tasks| !tasks.is_empty()),
         drain,
         // By then, a command that ignores SIGTERM has been killed.
         stop_grace: args.grace.saturating_add(Duration::from_secs(5)),
@@ -150,6 +158,7 @@ fn parse_timeout(text: &str) -> Result<Duration, String> {
 
 impl Exec {
     async fn run(&self, run: Run) -> Outcome {
+        let run = Arc::new(run);
         let command = Command {
             program: self.program.clone(),
             argv: self.argv.clone(),
@@ -157,6 +166,7 @@ impl Exec {
             env: [
                 ("TURNWISE_JOB_ID".into(), run.job.id.clone().into()),
                 ("TURNWISE_JOB_TYPE".into(), run.job_type.clone().into()),
+                ("TURNWISE_TASK".into(), run.job.task.clone().unwrap_or_default().into()),
                 ("TURNWISE_TENANT".into(), run.job.tenant.clone().into()),
                 ("TURNWISE_ATTEMPT".into(), run.job.attempt.to_string().into()),
             ]
@@ -168,6 +178,10 @@ impl Exec {
             timeout: self.timeout,
             grace: self.grace,
             max_output_bytes: MAX_OUTPUT_BYTES,
+            on_line: Some(Box::new({
+                let run = run.clone();
+                move |output, line| run.log(level(output), line)
+            })),
             guard: Some(self.guard.clone()),
             // Who starts a worker chooses its command, and may start both in a sandbox.
             sandbox: None,
@@ -175,8 +189,8 @@ impl Exec {
         let finished = match turnwise_command::run(command, run.stop.clone()).await {
             Ok(finished) => finished,
             // This is not the job's fault, and the operator may correct it, so the job is retried.
-            Err(StartError::Wrong(problem)) => return Outcome::Crashed(format!("--exec: {problem}")),
-            Err(error @ StartError::NotNow(_)) => return Outcome::Crashed(error.to_string()),
+            Err(StartError::Wrong(problem)) => return Outcome::Crashed(format!("--exec: {problem}").into()),
+            Err(error @ StartError::NotNow(_)) => return Outcome::Crashed(error.to_string().into()),
         };
         let verdict = Verdict::new(&finished);
         if let Verdict::Failed(_) | Verdict::Crashed(_) = verdict {
@@ -190,11 +204,11 @@ impl Exec {
             }
             Verdict::Failed(reason) => {
                 tracing::warn!(id, seconds, "failed: {reason}");
-                Outcome::Failed(reason)
+                Outcome::Failed(reason.into())
             }
             Verdict::Crashed(reason) => {
                 tracing::warn!(id, seconds, "crashed: {reason}");
-                Outcome::Crashed(reason)
+                Outcome::Crashed(reason.into())
             }
             Verdict::Stopped => {
                 tracing::info!(id, seconds, "stopped");
@@ -204,11 +218,19 @@ impl Exec {
     }
 }
 
+/// The level of a line that a command prints.
+fn level(output: Output) -> LogLevel {
+    match output {
+        Output::Stdout => LogLevel::Info,
+        Output::Stderr => LogLevel::Warn,
+    }
+}
+
 /// A command's output, if it is JSON that fits into a result, and that the server takes; otherwise a report about the output.
 fn result(finished: &Finished) -> Outcome {
     let text = finished.stdout.whole().and_then(|bytes| String::from_utf8(bytes).ok());
     let json = text.and_then(|text| RawValue::from_string(text.trim().to_owned()).ok());
-    match json.filter(|json| json.get().len() <= MAX_INFO_BYTES && check_result(json).is_ok()) {
+    match json.filter(|json| json.get().len() <= MAX_RESULT_BYTES && check_result(json).is_ok()) {
         Some(json) => Outcome::Completed(json),
         None => Outcome::completed(&Report::new(finished, MAX_INFO_BYTES)),
     }

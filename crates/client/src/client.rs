@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use reqwest::header::{AUTHORIZATION, HeaderValue};
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -173,6 +173,16 @@ impl Client {
         request: &Request,
         repeat: Repeat,
     ) -> (Result<T>, bool) {
+        self.call_reading(request, repeat, understand).await
+    }
+
+    /// Like [`Client::call_knowing`], with a function that reads the answer.
+    pub(crate) async fn call_reading<T>(
+        &self,
+        request: &Request,
+        repeat: Repeat,
+        reader: Reader<T>,
+    ) -> (Result<T>, bool) {
         let mut spent = Duration::ZERO;
         let mut backoff = self.backoff();
         let mut worked = false;
@@ -182,7 +192,7 @@ impl Client {
             let others = backoff.attempts() + 1 < self.servers.len();
             let request = if others && repeat == Repeat::Harmless { &impatient } else { request };
             let (wait, asked) = (self.wait_of(request), Instant::now());
-            let error = match self.once_waiting(request, wait).await {
+            let error = match self.once_waiting(request, wait, reader).await {
                 Ok(answer) => return (Ok(answer), worked),
                 Err(error) => error,
             };
@@ -206,7 +216,7 @@ impl Client {
     /// Sends a request once. If the server does not answer, cannot, or has an internal error, the next request goes to
     /// another server.
     pub(crate) async fn once<T: DeserializeOwned>(&self, request: &Request) -> Result<T> {
-        self.once_waiting(request, self.wait_of(request)).await
+        self.once_waiting(request, self.wait_of(request), understand).await
     }
 
     /// How long an attempt waits on the server.
@@ -217,11 +227,11 @@ impl Client {
         }
     }
 
-    async fn once_waiting<T: DeserializeOwned>(&self, request: &Request, wait: Duration) -> Result<T> {
+    async fn once_waiting<T>(&self, request: &Request, wait: Duration, reader: Reader<T>) -> Result<T> {
         let server = self.servers.current();
         let asked = Instant::now();
         let answered = self.exchange(server, request, wait).await;
-        let answered = answered.and_then(|(status, body)| understand(server, status, &body));
+        let answered = answered.and_then(|answer| reader(server, answer));
         self.waits.learn(wait, asked.elapsed(), answered.as_ref().err());
         if answered.as_ref().is_err_and(|error| error.may_pass() || error.code() == Some(codes::INTERNAL)) {
             self.servers.leave(server);
@@ -236,13 +246,16 @@ impl Client {
         server: Server<'a>,
         request: &'a Request,
         wait: Duration,
-    ) -> BoxFuture<'a, Result<(StatusCode, Bytes)>> {
+    ) -> BoxFuture<'a, Result<Answer>> {
         Box::pin(async move {
             let timeout = wait.saturating_add(request.timeout);
             let answer = tokio::time::timeout(timeout, async {
                 let answer = self.send(server, request, wait, &[]).await?;
                 let status = answer.status();
-                Ok((status, read(server, answer).await?))
+                let media_type =
+                    answer.headers().get(CONTENT_TYPE).and_then(|media_type| media_type.to_str().ok());
+                let media_type = media_type.unwrap_or_default().to_owned();
+                Ok(Answer { status, media_type, body: read(server, answer).await? })
             });
             answer.await.unwrap_or_else(|_| Err(lost(server, &format!("it takes longer than {timeout:?}"))))
         })
@@ -299,14 +312,36 @@ async fn read(server: Server<'_>, mut answer: Response) -> Result<Bytes> {
     Ok(body.freeze())
 }
 
-fn understand<T: DeserializeOwned>(server: Server<'_>, status: StatusCode, body: &[u8]) -> Result<T> {
-    if status.is_success() {
-        return serde_json::from_slice(body).map_err(|error| match is_cut_off(&error, body) {
-            true => lost(server, CUT_OFF),
-            false => foreign(server, status, place(&error)),
-        });
+/// A complete answer.
+pub(crate) struct Answer {
+    pub status: StatusCode,
+    /// Empty if it states none.
+    pub media_type: String,
+    pub body: Bytes,
+}
+
+/// Reads an answer, which may be a refusal.
+pub(crate) type Reader<T> = fn(Server<'_>, Answer) -> Result<T>;
+
+/// The reader of answers in JSON.
+fn understand<T: DeserializeOwned>(server: Server<'_>, answer: Answer) -> Result<T> {
+    let Answer { status, body, .. } = answer.successful(server)?;
+    json(server, status, &body)
+}
+
+impl Answer {
+    /// The answer, unless it is a refusal.
+    pub fn successful(self, server: Server<'_>) -> Result<Answer> {
+        if self.status.is_success() { Ok(self) } else { Err(refusal(server, self.status, &self.body)) }
     }
-    Err(refusal(server, status, body))
+}
+
+/// Parses the body of an answer.
+pub(crate) fn json<T: DeserializeOwned>(server: Server<'_>, status: StatusCode, body: &[u8]) -> Result<T> {
+    serde_json::from_slice(body).map_err(|error| match is_cut_off(&error, body) {
+        true => lost(server, CUT_OFF),
+        false => foreign(server, status, place(&error)),
+    })
 }
 
 /// Whether a body ends in the middle of its JSON. HTTP does not show this if the end of the connection ends the body.

@@ -24,8 +24,10 @@ mod bulk;
 mod client;
 mod error;
 mod events;
+mod follow;
 mod identities;
 mod jobs;
+mod output;
 mod servers;
 mod settings;
 mod sse;
@@ -37,6 +39,7 @@ pub use client::Client;
 pub use error::{Error, Result};
 pub use events::{Events, JobUpdate};
 pub use jobs::{CountJobs, ListIndexes, ListJobs, ListLocks, ListTenants, Pages};
+pub use output::{JobResult, LogLines, LogUpdate};
 pub use stream::EventsOfJobs;
 pub use turnwise_protocol as protocol;
 pub use turnwise_protocol::{
@@ -47,4 +50,4 @@ pub use turnwise_protocol::{
     TenantOrder, Tenants, Token as TokenInfo, TypeSummary, User as UserInfo, WaitAnswer, Why,
     Worker as WorkerInfo,
 };
-pub use worker::{LockError, Outcome, Run, WorkerOptions, work};
+pub use worker::{LockError, Outcome, Run, RunError, WorkerOptions, work};

@@ -1,6 +1,7 @@
 //! Server-sent events: a parser of the stream, as the HTML standard defines it.
 
-/// The longest line that the parser accepts, in bytes. A job's record, as one line of JSON, has less than 100 kB.
+/// The longest line that the parser accepts, in bytes. A job's record, as one line of JSON with its options and its
+/// errors, has less than 500 kB.
 const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// An event.
@@ -18,6 +19,8 @@ pub(crate) struct Parser {
     after_cr: bool,
     event: Event,
     has_data: bool,
+    /// The id of the unfinished event. Without its data, it must not be the last one: the server would not send the event again.
+    id: Option<String>,
     last_id: Option<String>,
     retry_ms: Option<u64>,
 }
@@ -33,7 +36,7 @@ impl Parser {
         self.retry_ms
     }
 
-    /// Starts a new stream: drops an unfinished event, and keeps the last id and the retry time.
+    /// Starts a new stream: drops an unfinished event with its id, and keeps the last id and the retry time.
     pub fn restart(&mut self) {
         *self = Parser { last_id: self.last_id.take(), retry_ms: self.retry_ms, ..Parser::default() };
     }
@@ -61,6 +64,7 @@ impl Parser {
 
     fn end_line(&mut self, line: &str) -> Option<Event> {
         if line.is_empty() {
+            self.last_id = self.id.take().or(self.last_id.take());
             let event = std::mem::take(&mut self.event);
             return std::mem::take(&mut self.has_data).then_some(event);
         }
@@ -74,7 +78,7 @@ impl Parser {
                 }
                 self.event.data.push_str(value);
             }
-            "id" if !value.contains('\0') => self.last_id = Some(value.to_owned()),
+            "id" if !value.contains('\0') => self.id = Some(value.to_owned()),
             "retry" => self.retry_ms = value.parse().ok().or(self.retry_ms),
             // Comments keep the connection alive; the standard says to ignore unknown fields.
             _ => {}
@@ -108,9 +112,10 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_drops_an_unfinished_event_and_keeps_the_id() {
+    fn a_restart_drops_an_unfinished_event_and_keeps_the_id_of_the_one_before() {
         let mut parser = Parser::default();
-        assert_eq!(parser.push(b"id: 5\ndata: half").unwrap(), []);
+        assert_eq!(parser.push(b"id: 5\ndata: one\n\nid: 6\ndata: half").unwrap(), [event("", "one")]);
+        assert_eq!(parser.last_id(), Some("5"));
         parser.restart();
         assert_eq!(parser.push(b"data: whole\n\n").unwrap(), [event("", "whole")]);
         assert_eq!(parser.last_id(), Some("5"));

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use crate::common::Fake;
 use serde_json::{Value, json};
-use turnwise_client::{AddJob, Added, Client, Error, IfExists, JobUpdate, ListJobs, NewJob, State};
+use turnwise_client::{
+    AddJob, Added, Client, Error, IfExists, JobUpdate, ListJobs, LogUpdate, NewJob, State,
+};
 
 fn added(request: &Value, added: &str) -> Value {
     json!({ "type": "mail", "id": request["id"], "added": added })
@@ -330,4 +332,87 @@ async fn the_end_of_a_job_is_seen_where_no_stream_passes() {
     }
     let update = reading.await.unwrap().unwrap().unwrap();
     assert!(matches!(update, JobUpdate::End(job) if job.state == State::Completed));
+}
+
+/// The text of a log's update, for comparisons.
+fn shown(update: LogUpdate) -> String {
+    match update {
+        LogUpdate::Line(line) => format!("{} {}", line.number, line.message),
+        LogUpdate::End(job) => format!("end {:?}", job.state),
+        LogUpdate::Removed => "removed".to_owned(),
+    }
+}
+
+fn line(number: u64) -> serde_json::Value {
+    json!({ "number": number, "at_us": 5, "level": "info", "message": format!("line {number}") })
+}
+
+#[tokio::test]
+async fn a_log_resumes_after_a_lost_connection() {
+    let mut fake = Fake::start().await;
+    let mut lines = fake.client().follow_log("mail", "a", 7).unwrap();
+    let reading = tokio::spawn(async move {
+        let mut updates = Vec::new();
+        while let Some(update) = lines.next().await.unwrap() {
+            updates.push(shown(update));
+        }
+        updates
+    });
+    let first = fake.next().await;
+    assert_eq!(first.path, "/v1/jobs/mail/a/logs?from=7&follow=true");
+    assert_eq!(first.headers.get("last-event-id"), None);
+    let text = format!("retry: 1\n\nevent: line\nid: 7\ndata: {}\n\nevent: line\nid: 8\n", line(7));
+    first.raw(200, "text/event-stream", &text);
+    let second = fake.next().await;
+    assert_eq!(second.headers["last-event-id"], "7", "the event with the id 8 was not complete");
+    let (next, end) = (line(8), job("a", "completed"));
+    let text = format!("event: line\nid: 8\ndata: {next}\n\n:\n\nevent: end\ndata: {end}\n\n");
+    second.raw(200, "text/event-stream", &text);
+    assert_eq!(reading.await.unwrap(), ["7 line 7", "8 line 8", "end Completed"]);
+    assert!(fake.is_idle());
+}
+
+#[tokio::test]
+async fn a_log_is_read_in_pages_where_no_stream_passes() {
+    let mut fake = Fake::start().await;
+    let mut lines = fake.client().follow_log("mail", "a", 0).unwrap();
+    let reading = tokio::spawn(async move {
+        let mut updates = Vec::new();
+        while let Some(update) = lines.next().await.unwrap() {
+            updates.push(shown(update));
+        }
+        updates
+    });
+    let page = |lines: &[u64]| {
+        let next = lines.last().map_or(3, |last| last + 1);
+        json!({ "lines": lines.iter().map(|number| line(*number)).collect::<Vec<_>>(), "first": 0, "next": next })
+    };
+    let pages = [("running", &[(0, [0, 1].as_slice())][..]), ("completed", &[(2, [2].as_slice()), (3, &[])])];
+    for (state, pages) in pages {
+        for _ in 0..3 {
+            fake.expect("/v1/jobs/mail/a/logs?from=0&follow=true").await.raw(504, "text/html", "");
+        }
+        fake.expect("/v1/jobs/mail/a").await.answer(200, &job("a", state));
+        for (from, numbers) in pages {
+            let request = fake.next().await;
+            assert_eq!(request.path, format!("/v1/jobs/mail/a/logs?from={from}&limit=1000"));
+            request.answer(200, &page(numbers));
+        }
+    }
+    assert_eq!(reading.await.unwrap(), ["0 line 0", "1 line 1", "2 line 2", "end Completed"]);
+}
+
+#[tokio::test]
+async fn a_result_has_its_media_type_and_one_that_is_cut_is_requested_again() {
+    let mut fake = Fake::start().await;
+    let client = fake.client();
+    let asking =
+        tokio::spawn(async move { (client.result("mail", "a").await, client.result("mail", "b").await) });
+    fake.expect("/v1/jobs/mail/a/result").await.raw(200, "application/json", "[1, 2");
+    fake.expect("/v1/jobs/mail/a/result").await.raw(200, "application/json", "[1, 2]");
+    fake.expect("/v1/jobs/mail/b/result").await.raw(200, "text/csv", "a,b");
+    let (one, two) = asking.await.unwrap();
+    let (one, two) = (one.unwrap(), two.unwrap());
+    assert_eq!((one.media_type.as_str(), &one.bytes[..]), ("application/json", &b"[1, 2]"[..]));
+    assert_eq!((two.media_type.as_str(), &two.bytes[..]), ("text/csv", &b"a,b"[..]));
 }

@@ -44,7 +44,7 @@ impl Worker {
                 let options: Value = serde_json::from_str(run.job.options.get()).unwrap();
                 match options.as_str().unwrap() {
                     "complete" => Outcome::completed(&json!({ "attempt": run.job.attempt })),
-                    "large" => Outcome::completed(&"x".repeat(20_000)),
+                    "large" => Outcome::completed(&"x".repeat(9_000_000)),
                     "deep" => {
                         let json = format!("{}{}", "[".repeat(120), "]".repeat(120));
                         let json = RawValue::from_string(json).unwrap();
@@ -251,7 +251,7 @@ async fn every_outcome_is_reported_as_it_is() {
         ),
         (
             "large",
-            json!({ "id": "a", "claim": 3, "reason": "its result has 20002 bytes; at most 12288 are allowed", "retry": false }),
+            json!({ "id": "a", "claim": 3, "reason": "its result has 9000002 bytes; at most 8388608 are allowed", "retry": false }),
         ),
         (
             "deep",

@@ -1,6 +1,7 @@
 //! Captures a process's output within a limit: it keeps the head and the tail, and counts what is between.
 
 use std::collections::VecDeque;
+use std::str::Utf8Chunk;
 
 /// The head and the tail of a stream of bytes.
 #[derive(Clone)]
@@ -66,16 +67,26 @@ impl Captured {
 
     /// The text, with at most `budget` bytes within JSON, escapes included. A further line states how much is missing.
     pub(crate) fn text(&self, budget: usize) -> Text {
+        // A character needs no fewer bytes within JSON than in the output, so that more bytes than these need not be decoded.
+        let half = |bytes: usize| bytes.min(budget / 2);
         let (head, tail) = match self.whole() {
-            Some(whole) => {
+            Some(whole) if whole.len() <= budget => {
                 let whole = decode(&whole);
                 if whole.iter().map(|char| char.cost).sum::<usize>() <= budget {
                     return Text { text: text(&whole), truncated: false, lossy: lossy(&whole) };
                 }
                 (whole.clone(), whole)
             }
-            // Capturing may have cut characters in two.
-            None => (decode(without_cut_end(&self.head)), decode(without_cut_start(&self.tail()))),
+            whole => {
+                let (head, tail) = match whole {
+                    Some(whole) => (whole.clone(), whole),
+                    None => (self.head.clone(), self.tail()),
+                };
+                let head = without_cut_end(&head[..half(head.len())]);
+                let tail = without_cut_start(&tail[tail.len() - half(tail.len())..]);
+                // Characters may have been cut in two, also by capturing.
+                (decode(head), decode(tail))
+            }
         };
         let head = &head[..fitting(head.iter(), budget / 2)];
         let tail = &tail[tail.len() - fitting(tail.iter().rev(), budget / 2)..];
@@ -90,7 +101,14 @@ impl Captured {
 
     /// The size of all kept bytes within JSON.
     pub(crate) fn cost(&self) -> usize {
-        let cost = |bytes: &[u8]| decode(bytes).iter().map(|char| char.cost).sum::<usize>();
+        let invalid = char::REPLACEMENT_CHARACTER.len_utf8();
+        let cost = |bytes: &[u8]| -> usize {
+            let of_chunk = |chunk: Utf8Chunk<'_>| {
+                let valid: usize = chunk.valid().chars().map(cost).sum();
+                valid + if chunk.invalid().is_empty() { 0 } else { invalid }
+            };
+            bytes.utf8_chunks().map(of_chunk).sum()
+        };
         cost(&self.head) + cost(&self.tail())
     }
 }

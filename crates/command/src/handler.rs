@@ -91,6 +91,7 @@ impl Handler {
             timeout: options.timeout,
             grace: self.settings.grace,
             max_output_bytes: self.settings.max_output_bytes,
+            on_line: None,
             guard: self.settings.guard.clone(),
             sandbox: Some(self.settings.sandbox.clone()),
         })

@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::group::Group;
 use crate::guarded::Guarded;
+use crate::lines::{Lines, OnLine, Output};
 use crate::{Captured, Guard, Sandbox};
 
 /// How long to wait for remaining output after the command has ended. Only a process that is not of the command and holds the pipe
@@ -53,6 +54,8 @@ pub struct Command {
     pub grace: Duration,
     /// How many bytes to keep of its stdout, and as many of its stderr.
     pub max_output_bytes: usize,
+    /// Gets each line that it prints, while it runs; `None` for nobody. All of its calls are over before [`run`] returns.
+    pub on_line: Option<OnLine>,
     /// Runs it, and ends everything that it has started: with the command, and when this process is killed. Without a guard only the
     /// command's process group ends, nothing ends it if this process is killed, and there is no sandbox.
     pub guard: Option<Guard>,
@@ -203,8 +206,8 @@ impl Running {
 pub async fn run(command: Command, stop: CancellationToken) -> Result<Finished, StartError> {
     let started = Instant::now();
     let mut running = Running::start(&command).await?;
-    let stdout = Mutex::new(Captured::new(command.max_output_bytes));
-    let stderr = Mutex::new(Captured::new(command.max_output_bytes));
+    let stdout = Mutex::new(Received::new(&command, Output::Stdout));
+    let stderr = Mutex::new(Received::new(&command, Output::Stderr));
     let (out, err) = running.outputs();
     let mut reading = std::pin::pin!(join(read(out, &stdout), read(err, &stderr)));
     let mut open = true;
@@ -244,8 +247,35 @@ pub async fn run(command: Command, stop: CancellationToken) -> Result<Finished, 
         let _ = tokio::time::timeout(DRAIN, reading.as_mut()).await;
     }
     let duration = started.elapsed();
-    let captured = |captured: &Mutex<Captured>| lock(captured).clone();
-    Ok(Finished { exit, cause, stdout: captured(&stdout), stderr: captured(&stderr), duration })
+    Ok(Finished { exit, cause, stdout: lock(&stdout).end(), stderr: lock(&stderr).end(), duration })
+}
+
+/// What was received of an output.
+struct Received<'a> {
+    captured: Captured,
+    lines: Option<Lines<'a>>,
+}
+
+impl<'a> Received<'a> {
+    fn new(command: &'a Command, output: Output) -> Received<'a> {
+        let lines = command.on_line.as_ref().map(|on_line| Lines::new(output, on_line));
+        Received { captured: Captured::new(command.max_output_bytes), lines }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.captured.push(bytes);
+        if let Some(lines) = &mut self.lines {
+            lines.push(bytes);
+        }
+    }
+
+    /// The last line may have no end.
+    fn end(&mut self) -> Captured {
+        if let Some(mut lines) = self.lines.take() {
+            lines.end();
+        }
+        self.captured.clone()
+    }
 }
 
 /// Sleeps; forever without a duration.
@@ -256,15 +286,15 @@ async fn sleep(duration: Option<Duration>) {
     }
 }
 
-async fn read(pipe: Option<impl AsyncRead + Unpin>, captured: &Mutex<Captured>) {
+async fn read(pipe: Option<impl AsyncRead + Unpin>, received: &Mutex<Received<'_>>) {
     let Some(mut pipe) = pipe else { return };
     let mut piece = vec![0; PIECE_BYTES];
     // An error ends the loop like the end of the pipe, because no more output can be read.
     while let Ok(n @ 1..) = pipe.read(&mut piece).await {
-        lock(captured).push(&piece[..n]);
+        lock(received).push(&piece[..n]);
     }
 }
 
-fn lock(captured: &Mutex<Captured>) -> MutexGuard<'_, Captured> {
-    captured.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(received: &Mutex<T>) -> MutexGuard<'_, T> {
+    received.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -32,6 +32,7 @@ use turnwise_policy::fair_share::{Fairness, Shares, rfc};
 use turnwise_policy::predictive_queue::contention::Weight;
 use turnwise_protocol::MAX_WAIT_MS;
 use turnwise_queue::deadlines::Timeouts;
+use turnwise_queue::output::{DEFAULT_MAX_ERRORS, DEFAULT_MAX_RESULT_BYTES};
 use turnwise_queue::webhooks;
 use turnwise_queue::{DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_HISTORY, MAX_INFO_BYTES};
 use turnwise_replicator::Defaults;
@@ -219,6 +220,10 @@ pub struct Jobs {
     pub max_wait: Duration,
     /// `max_history`: the number of events that a job keeps.
     pub max_history: usize,
+    /// `max_errors`: the number of latest errors with a class or a trace that a job keeps.
+    pub max_errors: usize,
+    /// `max_result_bytes`: the largest result of a job, in bytes.
+    pub max_result_bytes: usize,
     /// `health_threshold`, `backoff_base_ms`, `backoff_max_exponent`: the backoff of crashed jobs.
     pub backoff: backoff::Rules,
     /// `on_lost`: what happens to a job that is lost with its worker.
@@ -239,6 +244,8 @@ impl Default for Jobs {
             retention: Duration::from_secs(7 * 24 * 3_600),
             max_wait: Duration::from_millis(MAX_WAIT_MS),
             max_history: DEFAULT_MAX_HISTORY,
+            max_errors: DEFAULT_MAX_ERRORS,
+            max_result_bytes: DEFAULT_MAX_RESULT_BYTES,
             backoff: backoff::Rules { base_us: 1_000_000, max_exponent: 12, ..backoff::Rules::default() },
             on_lost: OnLost::Count,
             max_attempts: DEFAULT_MAX_ATTEMPTS,

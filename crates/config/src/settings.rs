@@ -7,6 +7,7 @@ use turnwise_outbound::{MAX_CERTIFICATE_DEPTH, MAX_DOCUMENT_BYTES};
 use turnwise_policy::fair_share::rfc;
 use turnwise_policy::predictive_queue::window;
 use turnwise_protocol::MAX_WAIT_MS;
+use turnwise_queue::output::MAX_RESULT_BYTES;
 
 use super::value::{Right, Value};
 use super::{Config, MAX_OUTPUT_BYTES, text};
@@ -203,6 +204,8 @@ pub const SETTINGS: &[Setting] = settings! {
     [jobs]
     retention: Live, jobs.retention = seconds(0..=MAX_MS);
     max_history: Live, jobs.max_history = number(1..=1_000);
+    max_errors: Live, jobs.max_errors = number(1..=100);
+    max_result_bytes: Live, jobs.max_result_bytes = number(1..=MAX_RESULT_BYTES);
     max_wait: Live, jobs.max_wait = seconds(0..=MAX_WAIT_MS);
     health_threshold: Live, jobs.backoff.health_threshold_us = seconds_us();
     backoff_base_ms: Live, jobs.backoff.base_us = ms_us(1..=MAX_BACKOFF_BASE_MS);

@@ -14,6 +14,7 @@ mod reader;
 mod reason;
 mod shown;
 mod snapshot;
+mod task;
 pub mod types;
 mod unknown;
 mod why;

@@ -41,6 +41,7 @@ async fn running(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize) -> Resu
         Ok(QueuedJob {
             job_type: snapshot.job_type.clone(),
             id: row.id.clone(),
+            task: job.as_ref().and_then(|job| job.task.clone()),
             document: job.and_then(|job| (reader.rules.document)(&snapshot.job_type, &job.summary)),
             tenant: row.tenant.clone(),
             state: if waits { JobState::Waiting } else { JobState::Running },
@@ -80,6 +81,7 @@ async fn waiting(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize) -> Resu
             reason,
             job_type: snapshot.job_type.clone(),
             id: next.pending.id.clone(),
+            task: job.as_ref().and_then(|job| job.task.clone()),
             document: job.as_ref().and_then(|job| (reader.rules.document)(&snapshot.job_type, &job.summary)),
             tenant: next.tenant.clone(),
             state: turnwise_protocol::State::Pending,
@@ -120,6 +122,7 @@ async fn off_queue(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize) -> Re
         document: (reader.rules.document)(&job.job_type, &job.summary),
         job_type: job.job_type,
         id: job.id,
+        task: job.spec.task,
         tenant: job.spec.tenant,
     });
     Ok(rows.collect())

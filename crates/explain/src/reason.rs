@@ -1,6 +1,7 @@
 //! The reason for a job's state, as a code and as a sentence, and its expected start. Pure functions of a snapshot of
 //! the type and the job's position.
 
+use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_protocol::{Awaited, Expected, Limited, LimitedBy, Position, Reason};
 use turnwise_queue::{EventKind, Job, State, Then, timestamp};
 
@@ -85,8 +86,11 @@ pub(crate) fn of_delayed(snapshot: &Snapshot, job: &Job) -> Reason {
     if job.paused().is_some() {
         return Reason::Paused;
     }
-    if job.limited().is_some() {
-        return Reason::ConcurrencyLimited;
+    match job.limited().map(|limit| &limit.bucket) {
+        // `why` counts the workers that know it.
+        Some(Bucket::Task(_)) => return Reason::NoWorkerForTask,
+        Some(Bucket::Filter(_) | Bucket::Reason(_)) => return Reason::ConcurrencyLimited,
+        None => {}
     }
     match (job.order_us() > snapshot.now_us, snapshot.capacity.workers, job.state()) {
         (true, _, State::Crashing) => Reason::Backoff,
@@ -203,6 +207,8 @@ pub(crate) fn sentence(
         }
         // `locked` and `of_limit` describe locks and limits.
         Reason::ConcurrencyLimited | Reason::FindsFilter | Reason::FilterFailed => String::new(),
+        // `task` describes these.
+        Reason::NoWorkerForTask | Reason::TaskLimited => String::new(),
         Reason::Locked | Reason::LockReserved | Reason::WaitsForLock => String::new(),
     }
 }
@@ -305,6 +311,7 @@ pub(crate) fn of_limit(limited: Option<&Limited>) -> String {
     let of = match by {
         LimitedBy::Filter => format!("that filter `{name}` limits"),
         LimitedBy::Reason => format!("of the bucket `{name}`"),
+        LimitedBy::Task => format!("of the task `{name}`"),
     };
     let jobs = if *limit == 1 { "job" } else { "jobs" };
     let room = if running < *limit as usize { ": it can start again" } else { "" };

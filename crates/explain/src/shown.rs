@@ -19,6 +19,7 @@ pub fn waits_for_time(job: &Job) -> bool {
 /// The bucket that a limited job waits for.
 pub fn limited(limit: &Limit) -> api::Limited {
     let (by, name) = match &limit.bucket {
+        Bucket::Task(name) => (api::LimitedBy::Task, name.clone()),
         Bucket::Filter(name) => (api::LimitedBy::Filter, name.clone()),
         Bucket::Reason(name) => (api::LimitedBy::Reason, name.clone()),
     };

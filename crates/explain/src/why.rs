@@ -4,7 +4,7 @@ use turnwise_protocol::{Awaited, Expected, Limited, MAX_COUNTED, Position, Reaso
 use turnwise_queue::{Job, State as QueueState, concurrency, dependencies, jobs, workers};
 
 use crate::snapshot::{Of, Snapshot, could_run_since};
-use crate::{Reader, Result, Viewer, decision, locked, position, reason, shown};
+use crate::{Reader, Result, Viewer, decision, locked, position, reason, shown, task};
 
 /// Why a job waits, as a code and as a sentence; `None` if it runs.
 ///
@@ -54,10 +54,12 @@ async fn explain(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Result<
         QueueState::Failed => Reason::Failed,
         QueueState::Cancelled => Reason::Cancelled,
     };
+    let of_task = task::look(reader, job).await?;
+    let reason = of_task.as_ref().map_or(reason, |(reason, _)| *reason);
     let locked = locked::look(reader, job).await?;
     // Without a worker, or if the job must stop, locks are not the cause.
-    let is_about_locks =
-        !matches!(reason, Reason::NoWorker | Reason::WorkersQuiet) && !job.cancel_requested();
+    let is_about_locks = !matches!(reason, Reason::NoWorker | Reason::WorkersQuiet | Reason::NoWorkerForTask)
+        && !job.cancel_requested();
     let by_locks = locked.as_ref().filter(|_| is_about_locks).and_then(|locked| locked.reason(job));
     let reason = by_locks.unwrap_or(reason);
     let mut after = Vec::new();
@@ -80,6 +82,7 @@ async fn explain(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Result<
         .zip(explanation.as_ref())
         .and_then(|(locked, explanation)| locked.before(&explanation.reason));
     let sentence = match (&locked, by_locks, before) {
+        (_, None, _) if let Some((_, sentence)) = of_task => sentence,
         (_, None, Some(sentence)) if is_about_locks => sentence,
         (Some(locked), Some(_), _) => locked.sentence(viewer, job, &reason::runs(job, node.as_deref())),
         _ if reason == Reason::ConcurrencyLimited => reason::of_limit(limited.as_ref()),

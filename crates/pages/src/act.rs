@@ -10,12 +10,12 @@ use turnwise_protocol::{BulkAction, Job, State, names};
 
 use super::bulk::{self, Texts, texts};
 use super::format::count_of;
-use super::layout;
 use super::parts::Column::Text;
 use super::parts::{Question, head, hidden, table};
 use super::problem::{Problem, Result, sentence};
 use super::redirect::redirect;
 use super::visit::{Visit, back, job_link};
+use super::{job_new, layout};
 
 /// Maximum number of jobs of one action.
 const MAX_JOBS: usize = 200;
@@ -58,6 +58,9 @@ pub(super) fn for_one(job: &Job, here: &str) -> Markup {
             (hidden("job", &at))
             (hidden("back", here))
             @if let Some(retry) = retry { button.main name="action" value="retry" { (retry) } }
+            @if job.state.is_final() && v1::add::is_for_clients(&job.job_type) {
+                a.button href=(job_new::again_link(&job.job_type, &job.id)) { "Run again with changes…" }
+            }
             @if !job.state.is_final() { button name="action" value="cancel" { "Cancel…" } }
             button.danger name="action" value="remove" { "Remove…" }
             @if !job.state.is_final() {

@@ -150,7 +150,7 @@ fn form(
                     select id="action" name="action" { @for (of, title) in ACTIONS { option value=(of.as_str()) selected[action == Some(of.as_str())] { (title) } } }
                 }, html! { "Running jobs continue in any case." }, None))
                 (field("when", "Condition", html! { input id="when" name="when" value=[value("when", |filter| Some(filter.when.clone()))] maxlength="4000" placeholder="type = mail and tenant ~ \"^test-\""; },
-                    html! { "Compares " code { "id" } ", " code { "type" } ", " code { "tenant" } ", " code { "user" } ", " code { "reason" } " and " code { "options.NAME" } " with "
+                    html! { "Compares " code { "id" } ", " code { "type" } ", " code { "task" } ", " code { "tenant" } ", " code { "user" } ", " code { "reason" } " and " code { "options.NAME" } " with "
                         code { "= != < <= > >= ~ !~" } ", combined with " code { "and" } ", " code { "or" } ", " code { "not" } " and parentheses. Empty: all jobs." }, about("when").as_deref()))
                 div.pair {
                     (field("limit", "Limit", html! { input id="limit" type="number" name="limit" min="1" max="1000" value=[value("limit", |filter| filter.limit.map(|limit| limit.to_string()))]; },
@@ -228,11 +228,7 @@ async fn preview(visit: &Visit) -> Result<Preview> {
             after = page.last().map(|job| job.id.clone());
             found.looked_at += page.len();
             for job in page.iter().filter(|job| !job.state().is_final() && job.added_us >= watermark_us) {
-                let options = match condition.asks_for_options() {
-                    true => Some(jobs::options(&tx, &app.keys, job).await?),
-                    false => None,
-                };
-                if !turnwise_worker::filter_holds(&condition, job, options.as_deref()).await {
+                if !turnwise_worker::filter_holds(&tx, &app.keys, &condition, job).await? {
                     continue;
                 }
                 match job.state().is_claimed() {

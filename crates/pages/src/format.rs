@@ -141,6 +141,20 @@ pub(super) fn state_of(kind: Kind) -> &'static str {
     if kind == Kind::Parked { Kind::Delayed.name() } else { kind.name() }
 }
 
+/// The type of a job, with its task.
+pub(super) fn job_kind(job_type: &str, task: Option<&str>) -> Markup {
+    html! { bdi { (job_type) } @if let Some(task) = task { span.task { " / " bdi { (task) } } } }
+}
+
+/// A size: `840 bytes`, `12.3 kB`, `4.0 MB`.
+pub(super) fn size(bytes: u64) -> String {
+    match bytes {
+        0..10_000 => format!("{} bytes", number(bytes)),
+        10_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        _ => format!("{:.1} MB", bytes as f64 / 1e6),
+    }
+}
+
 /// A job's state.
 pub(super) fn state(state: State) -> Markup {
     let name = state.as_str();
@@ -173,6 +187,13 @@ mod tests {
             assert_eq!(number(of), text);
         }
         assert_eq!(count(10_000, true), "10,000+");
+    }
+
+    #[test]
+    fn sizes_have_the_unit_that_is_read_best() {
+        for (bytes, text) in [(9_999, "9,999 bytes"), (12_345, "12.3 kB"), (4_000_000, "4.0 MB")] {
+            assert_eq!(size(bytes), text);
+        }
     }
 
     #[test]

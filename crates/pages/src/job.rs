@@ -1,18 +1,17 @@
-//! One job: why it is in its state, its life, and what it depends on.
+//! One job: why it is in its state, what it was given, its attempts, its log, its result, and what it depends on.
 
 use axum::response::Response;
 use maud::{Markup, html};
-use serde_json::Value;
-use serde_json::value::RawValue;
 use turnwise_api as v1;
 use turnwise_api::JobPath;
 use turnwise_explain::graph::Graph;
-use turnwise_protocol::{Job, LockHow, Locker, MAX_COUNTED, Reason, Why, names};
+use turnwise_protocol::bulk::quoted;
+use turnwise_protocol::{Job, LimitedBy, LockHow, Locker, MAX_COUNTED, Reason, Why, names};
 
 use super::format::{ago, count, duration, number, state, text, time};
 use super::problem::{Problem, Result};
-use super::visit::{Visit, job_link, link, tenant_link};
-use super::{act, graph, layout, life};
+use super::visit::{Visit, api_link, job_link, link, tenant_link};
+use super::{act, graph, layout, life, log, output, parts};
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
     let query = &visit.query;
@@ -23,32 +22,46 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
     names::check_id(id)?;
     let path = JobPath { job_type: job_type.to_owned(), id: id.to_owned() };
     let (job, why, around) = v1::why::explained(&visit.app, visit.caller(), &path).await?;
+    let lines = log::read(&visit.app, &path).await?;
     let now_us = visit.app.now_us();
+    let whole = api_link(&job.job_type, &job.id, "");
+    let whole = whole.trim_end_matches('/');
     // The sentence and the history may have it already.
     let unsaid = job.reason.as_ref().filter(|reason| !why.sentence.contains(reason.as_str()));
     let main = html! {
-        p.crumbs { a href=(link("/ui/jobs", &[("type", Some(&job.job_type))])) { bdi { (job.job_type) } } }
+        p.crumbs {
+            a href=(link("/ui/jobs", &[("type", Some(&job.job_type))])) { bdi { (job.job_type) } }
+            @if let Some(task) = &job.task { " / " a href=(task_link(&job.job_type, task)) { bdi { (task) } } }
+        }
         h1 { bdi { (job.id) } }
         (act::done(query.get("did")))
+        (parts::done(query.get("did")))
         section.why aria-label="Why" {
             p { (state(job.state)) @if job.cancel_requested { " " span.quiet { "a stop is requested" } } " " span.quiet { "for " (duration((now_us - why.since_us).max(0).unsigned_abs())) } }
             p.lead { (sentence(&why.sentence)) }
             (blockers(&job, &why, now_us))
         }
+        (output::errors(&job, unsaid.map(String::as_str), now_us))
         @if visit.caller().writes(&job.tenant) { (act::for_one(&job, &visit.here)) }
         div.columns {
             section { h2 { "Job" } (facts(&visit, &job, &why, &around, now_us)) }
             section { h2 { @if why.place.is_some() { "Place in the queue" } @else { "Its tenant" } } (place(&visit, &why, now_us)) }
         }
-        section { h2 { "Life" } (life::shown(&job, &why, now_us)) }
+        (output::options(&visit, &job))
+        section { h2 { "Attempts" } (life::shown(&job, &why, now_us)) }
+        (log::shown(&job, &lines))
+        (output::result(&job))
+        @if let Some(info) = &job.info { (output::json("Last report of its worker", info, whole)) }
+        (output::json("Summary", &job.summary, whole))
         (graph::drawn(&around))
-        @if let Some(reason) = unsaid { section { h2 { "Error" } (text(reason)) } }
-        (json("Result", job.result.as_deref()))
-        (json("Last report of its worker", job.info.as_deref()))
-        (json("Summary", Some(&job.summary)))
-        p.quiet.last { "Its options are shown to its worker alone: they may hold secrets." }
     };
     Ok(layout::live(&visit.shell, &job.id, main))
+}
+
+/// The jobs of a type with a task.
+fn task_link(job_type: &str, task: &str) -> String {
+    let condition = quoted(task).map(|task| format!("task = {task}"));
+    link("/ui/jobs", &[("type", Some(job_type)), ("where", condition.as_deref())])
 }
 
 /// A sentence in which names are between backticks.
@@ -80,7 +93,7 @@ fn blockers(job: &Job, why: &Why, now_us: i64) -> Markup {
                 ul.plain { @for by in &locks.by { li { (locker(by, now_us)) } } @if locks.by_more { li.quiet { "and others" } } }
             }
         }
-        @if let Some(limited) = &why.limited {
+        @if let Some(limited) = why.limited.as_ref().filter(|limited| limited.by != LimitedBy::Task) {
             p { "Concurrency limit " bdi.name { (limited.name) } ": at most " (number(u64::from(limited.limit)))
                 @if let Some(running) = limited.running { ", " (number(running as u64)) " run" } "." }
         }
@@ -125,6 +138,8 @@ fn facts(visit: &Visit, job: &Job, why: &Why, around: &Graph, now_us: i64) -> Ma
     let traces = visit.app.config.get().otel.trace_url.clone();
     html! {
         dl {
+            dt { "Type" } dd { bdi { (job.job_type) } }
+            @if let Some(task) = &job.task { dt { "Task" } dd { a href=(task_link(&job.job_type, task)) { bdi { (task) } } } }
             dt { "Tenant" } dd { a href=(tenant_link(&job.job_type, &job.tenant)) { bdi { (job.tenant) } } }
             @if let Some(user) = &job.user { dt { "User (stated)" } dd { bdi { (user) } } }
             dt { "Priority" } dd { (job.priority) }
@@ -184,30 +199,6 @@ fn place(visit: &Visit, why: &Why, now_us: i64) -> Markup {
                 }
                 @if why.before_more { li.quiet { "and others" } }
             }
-        }
-    }
-}
-
-/// JSON with a line for each value. Texts with lines of their own, such as the output of a command, are shown as they are.
-fn json(title: &str, raw: Option<&RawValue>) -> Markup {
-    let Some(raw) = raw.filter(|raw| !matches!(raw.get(), "{}" | "null")) else { return html! {} };
-    let Ok(mut value) = serde_json::from_str::<Value>(raw.get()) else { return html! {} };
-    let mut texts = Vec::new();
-    if let Value::Object(members) = &mut value {
-        members.retain(|name, member| match member {
-            Value::String(text) if text.contains('\n') => {
-                texts.push((name.clone(), std::mem::take(text)));
-                false
-            }
-            _ => true,
-        });
-    }
-    let is_empty = value.as_object().is_some_and(serde_json::Map::is_empty);
-    html! {
-        section {
-            h2 { (title) }
-            @for (name, text) in texts { p.quiet { bdi { (name) } } pre tabindex="0" { bdi { (text) } } }
-            @if !is_empty { pre tabindex="0" { bdi { (serde_json::to_string_pretty(&value).unwrap_or_default()) } } }
         }
     }
 }

@@ -10,7 +10,7 @@ use turnwise_queue::counts::{self, Counts, Kind};
 use turnwise_queue::jobs as rows;
 use turnwise_web::access::rights::Right;
 
-use super::format::{STATES, ago, clipped, number, since, state, state_of};
+use super::format::{STATES, ago, clipped, job_kind, number, since, state, state_of};
 use super::parts::Column::{Number, Text};
 use super::parts::{ANY, choice, head, pages, table};
 use super::problem::Result;
@@ -92,25 +92,33 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
         names::check_type(job_type)?;
     }
     let is_queue = query.get("view") == Some("queue");
-    let types = match visit.caller().operates() {
-        true => {
-            let tx = visit.app.store.begin().await?;
-            rows::types_after(&tx, &visit.app.keys, None, MAX_TYPES).await?
-        }
-        false => Vec::new(),
-    };
+    let types = types(&visit).await?;
     let list = match is_queue {
         true => queue(&visit, &filter).await?,
         false => all(&visit, &filter, &types).await?,
     };
     let main = html! {
-        h1 { "Jobs" }
+        div.title {
+            h1 { "Jobs" }
+            @if Right::Write.check(visit.caller()).is_ok() {
+                a.button href=(link("/ui/jobs/new", &[("type", filter.job_type), ("tenant", filter.tenant)])) { "Add a job…" }
+            }
+        }
         (act::done(query.get("did")))
         (views(&filter, is_queue))
         (filters(&filter, &types, is_queue))
         (list)
     };
     Ok(layout::live(&visit.shell, "Jobs", main))
+}
+
+/// The types to choose from. Operators alone may know those of all tenants.
+pub(super) async fn types(visit: &Visit) -> Result<Vec<String>> {
+    if !visit.caller().operates() {
+        return Ok(Vec::new());
+    }
+    let tx = visit.app.store.begin().await?;
+    Ok(rows::types_after(&tx, &visit.app.keys, None, MAX_TYPES).await?)
 }
 
 fn views(filter: &Filter<'_>, is_queue: bool) -> Markup {
@@ -135,7 +143,7 @@ fn filters(filter: &Filter<'_>, types: &[String], is_queue: bool) -> Markup {
         label { "Id contains" input name="q" value=[filter.text] maxlength="200" size="14"; }
         @if !is_queue {
             label { "Reason class" input name="class" value=[filter.class] maxlength="1000" size="18"; }
-            label { "Condition" input name="where" value=[filter.condition] maxlength="4000" size="28" placeholder="options.to = x and age < 2h"; }
+            label { "Condition" input name="where" value=[filter.condition] maxlength="4000" size="28" placeholder="task = send and age < 2h"; }
             (choice("Order", "order", orders, Some(filter.order().as_str())))
         }
     };
@@ -170,7 +178,7 @@ async fn all(visit: &Visit, filter: &Filter<'_>, types: &[String]) -> Result<Mar
     let columns = html! {
         @if changes { th.box scope="col" { span.unseen { "Selected" } input type="checkbox" data-all hidden aria-label="Select all"; } }
         (head(&[
-            Text("Job"), Text("Type"), Text("State"), Text("Tenant"), Number("Priority"), Number("Attempts"), Text("Added"),
+            Text("Job"), Text("Type and task"), Text("State"), Text("Tenant"), Number("Priority"), Number("Attempts"), Text("Added"),
             Text("Changed"), Text("Reason"),
         ]))
     };
@@ -314,7 +322,7 @@ fn row(job: &Job, now_us: i64, changes: bool) -> Markup {
         tr data-k=(at) {
             @if changes { td.box { input type="checkbox" name="job" value=(at) aria-label={ "Select " (job.id) }; } }
             th.id scope="row" { a href=(job_link(&job.job_type, &job.id)) { bdi title=(job.id) { (job.id) } } }
-            td { bdi { (job.job_type) } }
+            td { (job_kind(&job.job_type, job.task.as_deref())) }
             td { (state(job.state)) @if job.cancel_requested { " " span.quiet { "stopping" } } }
             td.id { a href=(tenant_link(&job.job_type, &job.tenant)) { bdi title=(job.tenant) { (job.tenant) } } }
             td.n { (job.priority) }
@@ -346,7 +354,7 @@ async fn queue(visit: &Visit, filter: &Filter<'_>) -> Result<Markup> {
         @for job in &jobs {
             tr data-k={ (job.job_type) "/" (job.id) } {
                 th.id scope="row" { a href=(job_link(&job.job_type, &job.id)) { bdi title=(job.id) { (job.id) } } }
-                td { bdi { (job.job_type) } }
+                td { (job_kind(&job.job_type, job.task.as_deref())) }
                 td { (state(job.state)) }
                 td.when { a href=(job_link(&job.job_type, &job.id)) { (job.reason.as_str().replace('_', " ")) } }
                 td.id { a href=(tenant_link(&job.job_type, &job.tenant)) { bdi title=(job.tenant) { (job.tenant) } } }
@@ -360,7 +368,7 @@ async fn queue(visit: &Visit, filter: &Filter<'_>) -> Result<Markup> {
         @if jobs.is_empty() {
             p.empty { "No job that waits or runs matches." }
         } @else {
-            (table("Queue", head(&[Text("Job"), Text("Type"), Text("State"), Text("Why"), Text("Tenant"), Number("For"), Text("Not before")]), rows))
+            (table("Queue", head(&[Text("Job"), Text("Type and task"), Text("State"), Text("Why"), Text("Tenant"), Number("For"), Text("Not before")]), rows))
         }
         @if let Some(next) = &queue.next {
             div.pages { a.button href=(filter.link(Some("queue"), Some(next))) { "Further types" } }

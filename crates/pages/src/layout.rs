@@ -57,7 +57,7 @@ impl Shell {
     /// The path of the navigation's entry for this page, or for the list that it belongs to: `/ui/jobs` for `/ui/job`.
     fn current(&self) -> Option<&'static str> {
         let own = match self.path.as_str() {
-            "/ui/bulk" | "/ui/bulk/ask" => "/ui/jobs",
+            "/ui/bulk" | "/ui/bulk/ask" | "/ui/jobs/new" => "/ui/jobs",
             "/ui/tenants/shares" => "/ui/tenants",
             own => own,
         };

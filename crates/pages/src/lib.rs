@@ -12,6 +12,7 @@
 mod act;
 mod app;
 mod assets;
+mod attempts;
 mod audit;
 mod bulk;
 mod chart;
@@ -23,11 +24,15 @@ mod history;
 mod identities;
 mod indexes;
 mod job;
+mod job_new;
 mod jobs;
+mod json;
 mod layout;
 mod life;
 mod locks;
+mod log;
 mod login;
+mod output;
 mod overview;
 mod parts;
 mod problem;
@@ -95,6 +100,8 @@ const ROUTES: &[Route] = &[
     post("/ui/logout", Right::Anyone, |visit| Box::pin(login::log_out(visit))),
     get("/ui/help", Right::Anyone, |visit| Box::pin(help::page(visit))),
     get("/ui/jobs", Right::Read, |visit| Box::pin(jobs::page(visit))),
+    get("/ui/jobs/new", Right::Write, |visit| Box::pin(job_new::page(visit))),
+    post("/ui/jobs/new", Right::Write, |visit| Box::pin(job_new::add(visit))),
     post("/ui/jobs/act", Right::Write, |visit| Box::pin(act::act(visit))),
     get("/ui/bulk", Right::Read, |visit| Box::pin(bulk::page(visit))),
     get("/ui/bulk/ask", Right::Write, |visit| Box::pin(bulk::ask(visit))),

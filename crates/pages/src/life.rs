@@ -1,8 +1,9 @@
-//! A job's life as a chart and a table, from its history.
+//! A job's life as a chart and as tables, from its history.
 
 use maud::{Markup, html};
 use turnwise_protocol::{Event, EventKind, Job, Reason, State, Why};
 
+use super::attempts;
 use super::format::{duration, text, time, word};
 use super::parts::Column::{Number, Text};
 use super::parts::{head, table};
@@ -26,6 +27,8 @@ enum Phase {
     Dependencies,
     Filter,
     Concurrency,
+    /// It waits for a worker that takes its task.
+    Task,
     /// It waits for a change of its source.
     Parked,
     /// It runs, and waits for a lock.
@@ -47,6 +50,7 @@ impl Phase {
             Phase::Dependencies => ("outside", "waits for other jobs"),
             Phase::Filter => ("outside", "is paused by a filter"),
             Phase::Concurrency => ("outside", "waits for a concurrency limit"),
+            Phase::Task => ("outside", "waits for a worker that takes its task"),
             Phase::Parked => ("outside", "is parked until its source changes"),
             Phase::Lock => ("outside", "waits for a lock"),
             Phase::Backoff => ("backoff", "waited after a crash"),
@@ -65,6 +69,7 @@ fn present(state: State, reason: Reason) -> Option<Phase> {
         State::Delayed => Phase::Delayed,
         State::Blocked => Phase::Dependencies,
         State::Paused => Phase::Filter,
+        State::Limited if matches!(reason, Reason::NoWorkerForTask | Reason::TaskLimited) => Phase::Task,
         State::Limited => Phase::Concurrency,
         State::Crashing => Phase::Backoff,
         State::Waiting => Phase::Lock,
@@ -126,7 +131,7 @@ fn kept(why: &Why) -> Option<&'static str> {
     })
 }
 
-/// The chart and the table.
+/// The chart and the tables.
 pub(super) fn shown(job: &Job, why: &Why, now_us: i64) -> Markup {
     let present = present(job.state, why.reason).map(|phase| (phase, why.since_us));
     let parts = parts(&job.history, job.state.is_final(), present, now_us);
@@ -147,7 +152,8 @@ pub(super) fn shown(job: &Job, why: &Why, now_us: i64) -> Markup {
         (chart(&parts))
         @if let Some(kept) = kept(why) { p.quiet { (kept) } }
         @if has_unknown { p.quiet { "Of a wait that is over, only the length is recorded. Of the present one, the cause is known, too." } }
-        (table("History", head(&[Text("Time"), Text("Step"), Number("After"), Text("Reason")]), rows))
+        (attempts::shown(job, now_us))
+        details.all { summary { "All steps" } (table("History", head(&[Text("Time"), Text("Step"), Number("After"), Text("Reason")]), rows)) }
         @if dropped { p.quiet { "Older steps are not kept." } }
     }
 }

@@ -151,6 +151,7 @@ async fn needs(app: &App, caller: &Caller, jobs: &Jobs, now_us: i64) -> Result<N
                 @for job in &named {
                     div.example {
                         a href=(job_link(&job.job_type, &job.id)) { bdi { (job.id) } }
+                        @if let Some(task) = &job.task { span.task { bdi { (task) } } }
                         @if let Some(reason) = &job.reason { " " (clipped(reason)) }
                     }
                 }

@@ -19,6 +19,7 @@ const DONE: &[(&str, &str)] = &[
     ("unchanged", "It was not waiting for a retry, so nothing has changed."),
     ("cancelled", "Cancelled, or being stopped."),
     ("again", "It starts again from its last checkpoint."),
+    ("rerun", "It is pending with these values."),
     ("reset", "The value of each server's file applies again."),
 ];
 

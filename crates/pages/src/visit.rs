@@ -44,6 +44,12 @@ impl Fields {
         Fields(fields.filter(|(_, value)| !value.is_empty()).take(MAX_FIELDS).collect())
     }
 
+    /// These fields, without empty ones.
+    pub fn of<const N: usize>(fields: [(&str, Option<String>); N]) -> Fields {
+        let stated = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        Fields(stated.filter(|(_, value)| !value.is_empty()).collect())
+    }
+
     /// The first value with this name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(of, _)| of == name).map(|(_, value)| value.as_str())
@@ -141,6 +147,15 @@ pub(super) fn job_link(job_type: &str, id: &str) -> String {
     link("/ui/job", &[("type", Some(job_type)), ("id", Some(id))])
 }
 
+/// The path of a job in the API, or of one of its parts.
+pub(super) fn api_link(job_type: &str, id: &str, part: &str) -> String {
+    // No id is `.` or `..`, which browsers would resolve.
+    const SEGMENT: &percent_encoding::AsciiSet =
+        &percent_encoding::NON_ALPHANUMERIC.remove(b'_').remove(b'-').remove(b'.').remove(b'~');
+    let encode = |name| percent_encoding::utf8_percent_encode(name, SEGMENT);
+    format!("/v1/jobs/{}/{}/{part}", encode(job_type), encode(id))
+}
+
 /// The page of the jobs of a tenant, of this type.
 pub(super) fn tenant_link(job_type: &str, tenant: &str) -> String {
     link("/ui/jobs", &[("type", Some(job_type)), ("tenant", Some(tenant))])
@@ -163,6 +178,7 @@ mod tests {
             [("type", Some("mail")), ("id", Some("a/../<b>&c=d ü")), ("tenant", None), ("q", Some(""))];
         assert_eq!(link("/ui/job", &fields), "/ui/job?type=mail&id=a%2F..%2F%3Cb%3E%26c%3Dd+%C3%BC");
         assert_eq!(link("/ui/jobs", &[]), "/ui/jobs");
+        assert_eq!(api_link("mail", "a/../<b>?", "logs"), "/v1/jobs/mail/a%2F..%2F%3Cb%3E%3F/logs");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Workers and nodes: their slots, what they run, when they were last heard of, and whether they take new jobs.
 
+use std::collections::BTreeMap;
+
 use axum::response::Response;
 use maud::{Markup, html};
 use turnwise_api as v1;
@@ -20,6 +22,8 @@ use super::{layout, parts};
 const PATH: &str = "/ui/workers";
 /// Number of running jobs that are shown of each worker.
 const SHOWN_JOBS: usize = 5;
+/// Number of tasks of a worker that are shown without unfolding them.
+const SHOWN_TASKS: usize = 6;
 /// What a drain does.
 const DRAINS: &str = "It takes no new jobs. Jobs that do not end by themselves, such as continuous replications, are given back at \
      once and start at other workers. Other jobs finish. An external worker ends after its last job; a worker inside a server can be \
@@ -82,6 +86,7 @@ fn table(workers: &[(Worker, Option<workers::Health>)], now_us: i64) -> Markup {
                 }
                 td {
                     a href=(link("/ui/jobs", &[("type", Some(&worker.job_type)), ("state", Some("running"))])) { bdi { (worker.job_type) } }
+                    @if let Some(tasks) = &worker.tasks { (known(tasks)) }
                     div.quiet { bdi { (worker.node) } @if worker.external { ", external" } }
                 }
                 td.n { (number(worker.running.len() as u64)) @if worker.more_running { "+" } " of " (number(worker.slots as u64))
@@ -104,6 +109,20 @@ fn table(workers: &[(Worker, Option<workers::Health>)], now_us: i64) -> Markup {
         (parts::table("Workers", head(&[
             Text("Worker"), Text("Type and node"), Number("Slots used"), Text("Last heartbeat"), Text("Runs"), Actions,
         ]), rows))
+    }
+}
+
+/// The tasks that a worker knows, with their limits: it gets jobs of no others. Many are folded.
+fn known(tasks: &BTreeMap<String, u32>) -> Markup {
+    let list = html! {
+        @for (n, (task, most)) in tasks.iter().enumerate() {
+            @if n > 0 { ", " }
+            span.task { bdi { (task) } } @if *most > 0 { span.quiet { " (at most " (number(u64::from(*most))) ")" } }
+        }
+    };
+    html! {
+        @if tasks.len() <= SHOWN_TASKS { div.tasks { "Tasks: " (list) } }
+        @else { details.tasks { summary { (number(tasks.len() as u64)) " tasks" } (list) } }
     }
 }
 

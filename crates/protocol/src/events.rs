@@ -52,11 +52,11 @@ answers! {
         "data": "{\"at_us\":1790000000120000,\"type\":\"started\",\"state\":\"running\"}"
     }))]
     pub struct ServerSentEvent {
-        /// `state`, `progress`, `end` or `removed`.
+        /// `state`, `progress`, `line`, `end` or `removed`.
         pub event: String,
         /// The value of `Last-Event-ID` that the client sends when it reconnects.
         pub id: Option<String>,
-        /// JSON: a JobEvent for `state`, a Progress for `progress`, a Job for `end`, a Removed for `removed`.
+        /// JSON: a JobEvent for `state`, a Progress for `progress`, a LogLine for `line`, a Job for `end`, a Removed for `removed`.
         #[schema(content_media_type = "application/json")]
         pub data: String,
     }
@@ -66,6 +66,8 @@ answers! {
 pub mod names {
     /// With a [`JobEvent`](super::JobEvent).
     pub const STATE: &str = "state";
+    /// With a [`LogLine`](crate::LogLine), in a stream of a job's log.
+    pub const LINE: &str = "line";
     /// With a [`Progress`](super::Progress).
     pub const PROGRESS: &str = "progress";
     /// With a [`Job`](crate::Job).

@@ -102,6 +102,8 @@ words! {
         Filter = "filter",
         /// A reason of the job, in the form `concurrency:n:name`.
         Reason = "reason",
+        /// The job's task: it waits for a worker that takes it. The limit has no meaning.
+        Task = "task",
     }
 }
 

@@ -8,8 +8,9 @@ use crate::after::After;
 use crate::answer::answers;
 use crate::filters::Limited;
 use crate::locks::Locks;
-use crate::names::{JobId, JobType, Name, WorkerId};
+use crate::names::{JobId, JobType, Name, TaskName, WorkerId};
 use crate::word::words;
+use crate::workers::LogLevel;
 
 /// Defines [`AddJob`] with these fields, and [`NewJob`] with these fields and the job's type.
 macro_rules! requests {
@@ -20,7 +21,8 @@ macro_rules! requests {
         #[schema(example = json!({
             "id": "mail-17",
             "tenant": "acme",
-            "options": { "to": "jan@example.org", "password": "only workers see this" },
+            "task": "send_welcome",
+            "options": { "to": "jan@example.org" },
             "summary": { "to": "jan@example.org" },
             "max_attempts": 5
         }))]
@@ -70,8 +72,12 @@ requests! {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Name>)]
     pub user: Option<String>,
-    /// The input of the job's handler: any JSON of at most 4 MB, `{}` if it is left out. It may hold secrets: no response shows it, only the worker
-    /// that runs the job gets it.
+    /// What the job does, within its type: at most 64 bytes. Only workers get the job that know the task, or that state no tasks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<TaskName>)]
+    pub task: Option<String>,
+    /// The input of the job's handler: any JSON of at most 4 MB, `{}` if it is left out. Whoever may change the job sees it, without the members that
+    /// its type hides (`PUT /v1/types/{type}`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value)]
     pub options: Option<Box<RawValue>>,
@@ -177,10 +183,20 @@ pub enum Backoff {
     /// Each wait is the one before it, multiplied.
     Exponential(Exponential),
     /// The same wait each time, in ms.
-    FixedMs(u64),
+    FixedMs(WaitMs),
     /// 1 to 30 waits, in ms: one for each crash. The last one repeats.
-    ListMs(Vec<u64>),
+    ListMs(WaitsMs),
 }
+
+/// A wait, in ms: at most a year.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(maximum = 31_536_000_000_u64)]
+pub struct WaitMs(pub u64);
+
+/// Waits, one for each crash.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(min_items = 1, max_items = 30)]
+pub struct WaitsMs(pub Vec<WaitMs>);
 
 /// Waits that grow with each crash.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -341,6 +357,8 @@ answers! {
         pub priority: i32,
         /// The user on whose behalf it runs, as the client that added it has stated.
         pub user: Option<String>,
+        /// What it does, within its type.
+        pub task: Option<String>,
         /// When it was added (again), in µs since the Unix epoch.
         pub added_us: i64,
         /// When it last changed its state, in µs.
@@ -387,9 +405,17 @@ answers! {
         /// The worker's last report.
         #[schema(value_type = serde_json::Value)]
         pub info: Option<Box<RawValue>>,
-        /// Completed: the result.
+        /// Completed: the result, if it is JSON of at most 12 kB. Lists leave it out. `GET …/result` gives any result.
         #[schema(value_type = serde_json::Value)]
         pub result: Option<Box<RawValue>>,
+        /// Completed: the size of a result that is not in `result`, in bytes.
+        pub result_bytes: Option<u64>,
+        /// Completed: the media type of a result that is not JSON.
+        pub result_type: Option<String>,
+        /// The input of the job's handler, if it has at most 64 kB; `*****` stands for members that its type hides. Lists leave it out. `GET …/options` gives
+        /// options of any size.
+        #[schema(value_type = serde_json::Value)]
+        pub options: Option<Box<RawValue>>,
         /// Why it was added, as the client stated.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub reasons: Vec<String>,
@@ -401,8 +427,51 @@ answers! {
         pub waits_for: Option<u32>,
         /// Crashing or failed: the error. Cancelled: the cause, if its user did not cancel it.
         pub reason: Option<String>,
+        /// Its errors with a class, a trace or a long message, newest first: the latest ones, and the first one. Lists leave them out.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub errors: Vec<JobError>,
         /// Its steps, newest first. The oldest entries are dropped.
         pub history: Vec<Event>,
+    }
+
+    /// The error of one of a job's runs.
+    #[derive(PartialEq, Eq)]
+    pub struct JobError {
+        /// When the run ended, in µs since the Unix epoch.
+        pub at_us: i64,
+        /// The number of the attempt.
+        pub attempt: u32,
+        /// The class of the error.
+        pub class: Option<String>,
+        /// The message.
+        pub message: String,
+        /// The trace.
+        pub trace: Option<String>,
+    }
+
+    /// A page of a job's log.
+    pub struct LogPage {
+        /// The lines, in the order in which they were logged.
+        pub lines: Vec<LogLine>,
+        /// The number of the first line that is kept: as many were dropped. A job keeps its last 1,000 lines, or 256 kB.
+        pub first: u64,
+        /// The `from` of the next page. If it is no more than the number of the last line plus one, there are no more lines yet.
+        pub next: u64,
+    }
+
+    /// A line of a job's log.
+    pub struct LogLine {
+        /// Its number: the lines of a job are numbered from 0 on.
+        pub number: u64,
+        /// When it was logged, in µs since the Unix epoch.
+        pub at_us: i64,
+        /// How serious it is.
+        pub level: LogLevel,
+        /// The message.
+        pub message: String,
+        /// More about it: an object.
+        #[schema(value_type = serde_json::Value)]
+        pub fields: Option<Box<RawValue>>,
     }
 
     /// A step in a job's life.

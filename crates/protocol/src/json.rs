@@ -11,6 +11,8 @@ use serde_json::value::RawValue;
 
 use crate::MAX_DEPTH;
 
+/// The depth of a job's options in the request that adds it.
+const DEPTH_OF_OPTIONS: usize = 1;
 /// The depth of a run's result, or of its report, in the request that nests it most: a request for jobs that carries ends.
 const DEPTH_OF_A_RESULT: usize = 4;
 
@@ -20,6 +22,14 @@ const DEPTH_OF_A_RESULT: usize = 4;
 /// It is not JSON that the server takes.
 pub fn check_body(bytes: &[u8]) -> Result<(), serde_json::Error> {
     check(bytes, 0)
+}
+
+/// Checks the options of a job, which a client sends in the body of a request. The error has their line and column.
+///
+/// # Errors
+/// The server would refuse the request.
+pub fn check_options(text: &str) -> Result<(), serde_json::Error> {
+    check(text.as_bytes(), DEPTH_OF_OPTIONS)
 }
 
 /// Checks a result or a report, which a worker sends in the body of a request.
@@ -120,7 +130,16 @@ mod tests {
         ] {
             let result = RawValue::from_string(text.clone()).unwrap();
             assert_eq!(check_result(&result).is_ok(), taken, "{text}");
-            let finish = vec![FinishRun { id: "a".to_owned(), claim: 1, result: Some(result), info: None }];
+            let run = FinishRun {
+                id: "a".to_owned(),
+                claim: 1,
+                result: Some(result),
+                data: None,
+                media_type: None,
+                info: None,
+                log: Vec::new(),
+            };
+            let finish = vec![run];
             let ends = EndRuns { finish, ..EndRuns::default() };
             let accept = serde_json::to_vec(&Accept { received: 0, limit: 1, wait_ms: 0, ends }).unwrap();
             assert_eq!(check_body(&accept).is_ok(), taken, "{text}");

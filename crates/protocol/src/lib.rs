@@ -104,6 +104,8 @@ pub const MAX_SLOTS: usize = 1_000;
 pub const MAX_BODY_BYTES: usize = 5 << 20;
 /// Longest body of a request that adds many jobs, in bytes. What such a request writes fits one transaction.
 pub const MAX_BATCH_BODY_BYTES: usize = 8 << 20;
+/// Longest body of a request that ends runs, in bytes: a result of [`MAX_RESULT_BYTES`] in base64 fits.
+pub const MAX_ENDS_BODY_BYTES: usize = 12 << 20;
 /// Largest options of a job, in bytes.
 pub const MAX_OPTIONS_BYTES: usize = 4 << 20;
 /// Largest summary, info or result, in bytes.
@@ -118,7 +120,19 @@ pub const MAX_TIME_US: i64 = 253_402_300_799_999_999;
 pub const MAX_ATTEMPTS: u32 = 1_000_000;
 /// Largest `timeout_ms` and `heartbeat_timeout_ms`, in ms: a year.
 pub const MAX_TIMEOUT_MS: u64 = 31_536_000_000;
-/// Longest reason of a failure in a request, in bytes. The server keeps the first 1,000 bytes.
+/// Most tasks that a worker may state.
+pub const MAX_TASKS: usize = 200;
+/// Longest reason of a failure in a request, in bytes. The server keeps less.
 pub const MAX_REASON_BYTES: usize = 64 << 10;
+/// Longest trace of an error in a request, in bytes. The server keeps less.
+pub const MAX_TRACE_BYTES: usize = 1 << 20;
+/// The highest `[jobs] max_result_bytes`. The bound of results is 1 MB by default.
+pub const MAX_RESULT_BYTES: usize = 8 << 20;
+/// Longest media type of a result, in bytes.
+pub const MAX_MEDIA_TYPE_BYTES: usize = 128;
+/// Most lines of log in a request.
+pub const MAX_LOG_LINES: usize = 1_000;
+/// Largest options that a job's own page and answer show, in bytes.
+pub const MAX_SHOWN_OPTIONS_BYTES: usize = 64 << 10;
 /// Highest claim number: the highest integer that every JSON library reads exactly.
 pub const MAX_CLAIM: u64 = (1 << 53) - 1;

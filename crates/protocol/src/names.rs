@@ -14,6 +14,8 @@ pub const MAX_TYPE_BYTES: usize = 64;
 pub const MAX_ID_BYTES: usize = 512;
 /// Longest tenant or user name, in bytes.
 pub const MAX_NAME_BYTES: usize = 512;
+/// Longest name of a task, in bytes.
+pub const MAX_TASK_BYTES: usize = 64;
 /// Longest name of a worker, in bytes.
 pub const MAX_WORKER_NAME_BYTES: usize = 128;
 
@@ -36,6 +38,16 @@ pub struct JobId(pub String);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(example = "acme", min_length = 1, max_length = 512, pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$")]
 pub struct Name(pub String);
+
+/// The name of a task: at most 64 bytes without control characters.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(
+    example = "send_welcome",
+    min_length = 1,
+    max_length = 64,
+    pattern = r"^[^\u0000-\u001f\u007f-\u009f]+$"
+)]
+pub struct TaskName(pub String);
 
 /// A worker's id, assigned by the server. It belongs to one registration, and the server never assigns it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -90,6 +102,14 @@ pub fn check_id(id: &str) -> Result<(), Problem> {
 /// What is wrong with it.
 pub fn check_name(field: &'static str, name: &str) -> Result<(), Problem> {
     check(field, name, if field == "name" { MAX_WORKER_NAME_BYTES } else { MAX_NAME_BYTES })
+}
+
+/// Checks the name of a task.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_task(task: &str) -> Result<(), Problem> {
+    check("task", task, MAX_TASK_BYTES)
 }
 
 /// Whether a string has the form of a worker's id: two numbers of 16 hexadecimal digits with a `-` between them.

@@ -40,6 +40,8 @@ answers! {
         pub id: String,
         /// The job's tenant.
         pub tenant: String,
+        /// The job's task.
+        pub task: Option<String>,
         /// The job's state after the event; `removed` if it is removed. Of the states of a job that waits, events know `pending` and `delayed`
         /// only: a blocked, paused, limited or parked job is `delayed`.
         pub state: String,
@@ -47,6 +49,8 @@ answers! {
         pub at_us: i64,
         /// Why, in at most 500 bytes: the error of a job that failed or crashed.
         pub reason: Option<String>,
+        /// What the error has in common with others, if its worker stated its class: the class, and the place in the program.
+        pub class: Option<String>,
     }
 }
 

@@ -283,6 +283,8 @@ answers! {
         pub document: Option<String>,
         /// The tenant that it is charged to.
         pub tenant: String,
+        /// What it does, within its type.
+        pub task: Option<String>,
         /// Its state.
         pub state: State,
         /// The reason for its state.

@@ -36,6 +36,15 @@ pub struct TypeTerms {
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
     pub heartbeat_timeout_ms: Option<u64>,
+    /// Classes of errors after which a job is not tried again, whatever its worker says.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 20)]
+    pub final_errors: Vec<String>,
+    /// Members of the options that no one but a job's worker sees, as JSON pointers: `"/smtp/password"`. `*` stands for any member or element. `"/"`
+    /// hides all options. Holds at once, also for jobs that were added before. Without any, all options are shown to those who may change the job.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub secrets: Vec<String>,
 }
 
 answers! {

@@ -44,6 +44,10 @@ words! {
         Paused = "paused",
         /// As many jobs of one of its buckets run as the limit allows.
         ConcurrencyLimited = "concurrency_limited",
+        /// No registered worker of its type knows its task.
+        NoWorkerForTask = "no_worker_for_task",
+        /// The workers that know its task run as many jobs of it as they take.
+        TaskLimited = "task_limited",
         /// Its dependencies have not ended.
         AfterOthers = "after_others",
         /// Its delay or its backoff is over: a worker moves it into the queue in its next pass.

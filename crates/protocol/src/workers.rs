@@ -7,6 +7,8 @@
 //! A worker may repeat every request whose response was lost. `accept` returns the jobs again whose claim numbers are higher than the last one that
 //! the worker has received. Ending a job is idempotent: the response is the same again.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -14,13 +16,13 @@ use utoipa::ToSchema;
 use crate::answer::answers;
 use crate::error::Error;
 use crate::jobs::State;
-use crate::names::{JobId, WorkerId};
+use crate::names::{JobId, TaskName, WorkerId};
 use crate::word::words;
 
 /// A registration of a worker.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "name": "mailer 2 on web-7", "slots": 4 }))]
+#[schema(example = json!({ "name": "mailer 2 on web-7", "slots": 4, "tasks": ["send_welcome", "thumbnail"], "task_slots": { "thumbnail": 2 } }))]
 pub struct Register {
     /// A name for people: at most 128 bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -30,7 +32,20 @@ pub struct Register {
     #[serde(deserialize_with = "crate::number::whole")]
     #[schema(minimum = 1, maximum = 1000)]
     pub slots: usize,
+    /// The tasks that it knows: it gets jobs of these only. By default it gets all jobs of its type, with any task or none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<TaskName>>, min_items = 1, max_items = 200)]
+    pub tasks: Option<Vec<String>>,
+    /// The most jobs of some of these tasks that it runs at the same time, by task.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, SlotCount>)]
+    pub task_slots: BTreeMap<String, usize>,
 }
+
+/// A number of slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(minimum = 1, maximum = 1000)]
+pub struct SlotCount(pub usize);
 
 /// A registered worker's id and intervals.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -134,6 +149,8 @@ answers! {
         pub tenant: String,
         /// The user on whose behalf it runs.
         pub user: Option<String>,
+        /// What it does, within its type.
+        pub task: Option<String>,
         /// The number of this attempt: 1 if the job has not crashed since it was added.
         pub attempt: u32,
         /// The number of the last attempt, whose crash fails the job permanently.
@@ -156,18 +173,60 @@ answers! {
     }
 }
 
-/// A report of progress.
+/// A report of a run: its progress, lines of its log, or both.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "claim": 4, "info": { "sent": "50%" } }))]
+#[schema(example = json!({ "claim": 4, "info": { "sent": "50%" }, "log": [{ "message": "half of them are sent" }] }))]
 pub struct Update {
     /// The number of the claim.
     #[serde(deserialize_with = "crate::number::whole")]
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     pub claim: u64,
-    /// Any JSON of at most 12 kB. It replaces the last report.
+    /// Any JSON of at most 12 kB. It replaces the last report, which stays if this is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value)]
-    pub info: Box<RawValue>,
+    pub info: Option<Box<RawValue>>,
+    /// Lines of log, at most 1,000.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 1000)]
+    pub log: Vec<NewLogLine>,
+}
+
+/// A line of log. Of a line of more than 8 kB, the fields are dropped, and the message is cut.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({ "level": "warn", "message": "the mail server is slow", "fields": { "seconds": 12 } }))]
+pub struct NewLogLine {
+    /// When it was logged, in µs since the Unix epoch. By default the server's time.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 253_402_300_799_999_999_i64)]
+    pub at_us: Option<i64>,
+    /// How serious it is.
+    #[serde(default)]
+    #[schema(default = "info")]
+    pub level: LogLevel,
+    /// The message.
+    pub message: String,
+    /// More about it: an object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub fields: Option<Box<RawValue>>,
+}
+
+words! {
+    /// How serious a line of log is.
+    #[derive(Default)]
+    pub enum LogLevel {
+        /// For whoever develops the program.
+        Debug = "debug",
+        /// What the program does.
+        #[default]
+        Info = "info",
+        /// Something is not as it should be.
+        Warn = "warn",
+        /// Something has failed.
+        Error = "error",
+    }
 }
 
 /// The response to a report.
@@ -209,6 +268,10 @@ macro_rules! ends {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(value_type = serde_json::Value)]
             pub info: Option<Box<RawValue>>,
+            /// The last lines of log, at most 1,000.
+            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            #[schema(max_items = 1000)]
+            pub log: Vec<NewLogLine>,
         }
 
         #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
@@ -227,6 +290,10 @@ macro_rules! ends {
             #[serde(default, skip_serializing_if = "Option::is_none")]
             #[schema(value_type = serde_json::Value)]
             pub info: Option<Box<RawValue>>,
+            /// The last lines of log, at most 1,000.
+            #[serde(default, skip_serializing_if = "Vec::is_empty")]
+            #[schema(max_items = 1000)]
+            pub log: Vec<NewLogLine>,
         }
     )+};
 }
@@ -237,10 +304,18 @@ ends! {
     Finish,
     /// One of the jobs that have completed.
     FinishRun {
-        /// The result: any JSON of at most 12 kB. `null` if it is left out.
+        /// The result: any JSON. `null` if it is left out. A result of more than `[jobs] max_result_bytes`, 1 MB by default, fails the job.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(value_type = serde_json::Value)]
         pub result: Option<Box<RawValue>>,
+        /// In place of `result`: bytes, in base64.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        pub data: Option<String>,
+        /// The media type of `data`. By default `application/octet-stream`.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false, max_length = 128)]
+        pub media_type: Option<String>,
     }
 
     /// A job that crashed or failed.
@@ -248,9 +323,17 @@ ends! {
     Fail,
     /// One of the jobs that crashed or failed.
     FailRun {
-        /// The error. The server keeps the first 1,000 bytes, on one line.
+        /// The error's message. The history keeps its first 1,000 bytes, on one line.
         #[schema(max_length = 65_536)]
         pub reason: String,
+        /// The class of the error, as the worker's language names it: at most 200 bytes are kept. Failures of one class are counted together.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false, max_length = 65_536)]
+        pub class: Option<String>,
+        /// The trace of the error. Of one with more than 16 kB, the middle is left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false, max_length = 1_048_576)]
+        pub trace: Option<String>,
         /// Whether to retry the job after a backoff, unless this was the last attempt. Otherwise the job has failed.
         #[serde(default = "yes")]
         #[schema(default = true)]
@@ -411,6 +494,10 @@ answers! {
         pub external: bool,
         /// Its number of slots.
         pub slots: usize,
+        /// The tasks that it knows, each with the most jobs that it runs of it; 0 for as many as it has slots. Missing if it gets all jobs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(nullable = false)]
+        pub tasks: Option<BTreeMap<String, u32>>,
         /// The bounds within which its slots follow the demand. Missing if they do not.
         pub slot_bounds: Option<SlotBounds>,
         /// When it registered, in µs since the Unix epoch.

@@ -88,7 +88,7 @@ fn what_is_unknown_or_shaped_otherwise_is_refused() {
     refused::<AddJob>(r#"{"max_attempts": 4294967296}"#);
     refused::<Accept>(r#"{"received": 18446744073709551616}"#);
     refused::<Finish>(r#"{"claim": true}"#);
-    refused::<Update>(r#"{"claim": 1}"#);
+    refused::<Update>(r#"{"info": 1}"#);
 }
 
 #[test]

@@ -16,7 +16,6 @@ use turnwise_store::Transaction;
 use crate::concurrency::{self, Full, Tally};
 use crate::deadlines::{Deadline, Over};
 use crate::error::corrupt;
-use crate::job::bounded_reason;
 use crate::jobs::{MAX_ACTIVE_OF_WORKER, PREFETCHED, erase, refuse};
 use crate::keyspace::SortKey;
 use crate::locks::{self, Availability, Blocked};
@@ -26,8 +25,8 @@ use crate::spec::check_size;
 use crate::transition::place_from;
 use crate::transition::{self, move_to};
 use crate::{
-    Active, Claim, Context, Error, EventKind, Job, Keyspace, MAX_INFO_BYTES, Parked, Result, State, Terms,
-    Then, dependencies, events, jobs, parking, reads,
+    Active, Claim, Context, Error, EventKind, Job, JobResult, Keyspace, LogLine, MAX_INFO_BYTES, Parked,
+    Result, RunError, RunKey, State, Terms, Then, dependencies, events, jobs, output, parking, reads,
 };
 
 /// The result of [`release_due`].
@@ -220,7 +219,7 @@ pub async fn claim_within(
     id: &str,
     claim: &Claim,
 ) -> Result<Claiming> {
-    let Context { tx, keys, job_type, now_us, max_history } = context;
+    let Context { tx, keys, job_type, now_us, kept } = context;
     let Membership { external } = check_member(tx, keys, job_type, &claim.worker).await?;
     // Read without a conflict; only a claim adds one. So jobs that cannot be claimed use up no room of the transaction.
     let Some(mut job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Claiming::Gone) };
@@ -231,7 +230,7 @@ pub async fn claim_within(
     if !tx.has_room_for(4 * limits.len(), 2 * limits.len()) {
         return Ok(Claiming::NoRoom);
     }
-    if let Some(full) = tally.full(tx, keys, &limits).await? {
+    if let Some(full) = tally.full(tx, keys, job.task.as_deref(), &limits).await? {
         return Ok(Claiming::Limited(Box::new(full)));
     }
     let held = match locks::known(tx, keys, levels, &job).await? {
@@ -249,7 +248,7 @@ pub async fn claim_within(
     let run = Run::new(claim.clone(), terms, held, buckets);
     move_to(tx, keys, &mut job, Place::Active(Box::new(run)))?;
     job.started_us = Some(now_us);
-    job.record(now_us, EventKind::Started, max_history);
+    job.record(now_us, EventKind::Started, kept.history);
     events::happened(tx, keys, &job, &EventKind::Started, job.state(), now_us)?;
     write_job(tx, keys, &job)?;
     // A worker inside a process enforces the timeouts of its runs itself.
@@ -262,6 +261,7 @@ pub async fn claim_within(
         claim: claim.number,
         tenant: job.tenant.clone(),
         user: job.user.clone(),
+        task: job.task.clone(),
         started_us: now_us,
         reported_us: None,
         cancel_requested: false,
@@ -285,6 +285,27 @@ pub enum Answer {
     Cancel,
 }
 
+/// What a run reports.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Report<'a> {
+    /// The progress, in place of the last report.
+    pub info: Option<&'a RawValue>,
+    /// Lines of log.
+    pub log: &'a [LogLine],
+}
+
+impl<'a> Report<'a> {
+    /// Of progress only.
+    pub fn of(info: Option<&'a RawValue>) -> Self {
+        Report { info, log: &[] }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.info.map_or(Ok(()), |info| check_size("info", info, MAX_INFO_BYTES))?;
+        output::check_log(self.log)
+    }
+}
+
 /// Reports progress: replaces the job's `info`. Writes only the worker's own row.
 pub async fn update(
     tx: &Transaction,
@@ -295,15 +316,29 @@ pub async fn update(
     info: &RawValue,
     now_us: i64,
 ) -> Result<Answer> {
-    check_size("info", info, MAX_INFO_BYTES)?;
+    report(tx, keys, RunKey::new(job_type, id, claim), Report::of(Some(info)), now_us).await
+}
+
+/// The same with lines of log, which have rows of their own.
+pub async fn report(
+    tx: &Transaction,
+    keys: &Keyspace,
+    RunKey { job_type, id, claim }: RunKey<'_>,
+    report: Report<'_>,
+    now_us: i64,
+) -> Result<Answer> {
+    report.check()?;
     // The active row exists as long as the claim: ending or revoking the claim clears the row.
     check_member(tx, keys, job_type, &claim.worker).await?;
     let mut active = read_active(tx, keys, job_type, &claim.worker, id).await?.ok_or(Error::Halt)?;
     if active.claim != claim.number {
         return Err(Error::Halt);
     }
-    active.info = Some(info.to_owned());
+    if let Some(info) = report.info {
+        active.info = Some(info.to_owned());
+    }
     active.reported_us = Some(now_us);
+    output::append_to_running(tx, keys, (job_type, id), report.log).await?;
     let row = keys.active_entry(job_type, &claim.worker, id);
     tx.set(row, encode(&active))?;
     Ok(if active.cancel_requested { Answer::Cancel } else { Answer::Continue })
@@ -312,14 +347,14 @@ pub async fn update(
 /// How a run ended.
 #[derive(Debug, Clone)]
 pub enum Ending {
-    /// Without an error, with this result.
-    Completed(Box<RawValue>),
+    /// Without an error, with this result. Too large a result fails the job.
+    Completed(JobResult),
     /// With a permanent error.
-    Failed(String),
+    Failed(RunError),
     /// With a temporary error.
     Crashed {
         /// What went wrong.
-        reason: String,
+        error: RunError,
         /// The job does not start again before this time, in µs; by default, after the backoff of its terms.
         retry_us: Option<i64>,
     },
@@ -335,6 +370,25 @@ pub enum Ending {
     Preempted,
     /// Without an error, and the job is not over: it has nothing to do until its source changes.
     Parked(Park),
+}
+
+impl Ending {
+    /// Without an error, with this result.
+    pub fn completed(json: Box<RawValue>) -> Self {
+        Ending::Completed(json.into())
+    }
+
+    /// The error, if there was one.
+    pub fn error(&self) -> Option<&RunError> {
+        match self {
+            Ending::Failed(error) | Ending::Crashed { error, .. } => Some(error),
+            Ending::Completed(_)
+            | Ending::Snoozed { .. }
+            | Ending::Stopped
+            | Ending::Preempted
+            | Ending::Parked(_) => None,
+        }
+    }
 }
 
 /// The values that a job stores when it parks.
@@ -358,8 +412,8 @@ pub enum Ended {
     AlreadyRecorded(Box<Job>),
 }
 
-/// Ends a run, and with it the claim. `info` is the job's last report. `priority` is its sort key for the next run, where
-/// keys decide. Idempotent: safe to repeat when the outcome is not known.
+/// Ends a run, and with it the claim. `info` is the job's last report. `sort_key` is that of the next run, where keys decide.
+/// Idempotent: safe to repeat when the outcome is not known.
 pub async fn end(
     context: Context<'_>,
     id: &str,
@@ -368,7 +422,19 @@ pub async fn end(
     info: Option<&RawValue>,
     sort_key: Option<f64>,
 ) -> Result<Ended> {
-    let Context { tx, keys, job_type, now_us, max_history } = context;
+    end_with(context, id, claim, ending, Report::of(info), sort_key).await
+}
+
+/// The same with lines of log.
+pub async fn end_with(
+    context: Context<'_>,
+    id: &str,
+    claim: &Claim,
+    ending: &Ending,
+    report: Report<'_>,
+    sort_key: Option<f64>,
+) -> Result<Ended> {
+    let Context { tx, keys, job_type, now_us, kept } = context;
     check_member(tx, keys, job_type, &claim.worker).await?;
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
     if !is_held(&job, claim) {
@@ -376,21 +442,27 @@ pub async fn end(
         return if recorded { Ok(Ended::AlreadyRecorded(Box::new(job))) } else { Err(Error::Halt) };
     }
     // All checks come before the first write: a caller may skip this end on an error, and commit others.
-    if let Some(info) = info {
-        check_size("info", info, MAX_INFO_BYTES)?;
-    }
-    if let Ending::Completed(result) = ending {
-        check_size("result", result, MAX_INFO_BYTES)?;
-    }
+    report.check()?;
+    let too_large = match ending {
+        Ending::Completed(result) => result.problem(kept, tx.limits().transaction_bytes),
+        _ => None,
+    };
+    let refused = too_large.map(|problem| Ending::Failed(problem.into())).or_else(|| {
+        let Ending::Crashed { error, .. } = ending else { return None };
+        let is_final = job.run().is_some_and(|run| run.terms.is_final(error.class.as_deref()));
+        is_final.then(|| Ending::Failed(error.clone()))
+    });
+    let ending = refused.as_ref().unwrap_or(ending);
     if let Ending::Parked(park) = ending {
         parking::check(park)?;
     }
     job.ended_claim = Some(claim.clone());
     let streak = job.streak(now_us);
     let run = end_run(tx, keys, &mut job, claim).await?;
-    if let Some(info) = info {
+    if let Some(info) = report.info {
         job.info = Some(info.to_owned());
     }
+    job.has_output |= output::append(tx, keys, (job_type, id), report.log).await?;
     if let Some(key) = sort_key.and_then(SortKey::new) {
         job.sort_key = Some(key.get());
     }
@@ -408,21 +480,22 @@ pub async fn end(
         }
         Ending::Stopped | Ending::Preempted | Ending::Parked(_) => EventKind::STOPPED,
         Ending::Completed(result) => {
-            job.result = Some(result.clone());
+            output::store_result(tx, keys, &mut job, result)?;
             EventKind::Completed
         }
-        Ending::Failed(reason) => EventKind::Failed { reason: bounded_reason(reason) },
+        Ending::Failed(error) => EventKind::Failed { reason: error.reason() },
         // The last attempt has crashed.
-        Ending::Crashed { reason, .. } if run.terms.is_last(job.attempts.saturating_add(1)) => {
-            EventKind::Failed { reason: bounded_reason(reason) }
+        Ending::Crashed { error, .. } if run.terms.is_last(job.attempts.saturating_add(1)) => {
+            EventKind::Failed { reason: error.reason() }
         }
         Ending::Snoozed { .. } if !again && !run.terms.may_snooze(job.snoozes) => EventKind::Failed {
             reason: format!("it was put off more often than its max_snoozes, {}", job.snoozes),
         },
         Ending::Snoozed { .. } => EventKind::Snoozed,
-        Ending::Crashed { reason, .. } => EventKind::Crashed { reason: bounded_reason(reason) },
+        Ending::Crashed { error, .. } => EventKind::Crashed { reason: error.reason() },
     };
-    job.record(now_us, kind.clone(), max_history);
+    job.error_class = ending.error().and_then(RunError::failure_class);
+    job.record(now_us, kind.clone(), kept.history);
     if run.then == Then::Remove {
         events::happened(tx, keys, &job, &kind, state_after(&kind), now_us)?;
         let outcome = end_of(&kind).map_or(DependencyEnd::Removed, End::outcome);
@@ -439,6 +512,9 @@ pub async fn end(
     }
     if matches!(ending, Ending::Crashed { .. } | Ending::Completed(_) | Ending::Failed(_)) {
         job.attempts = job.attempts.saturating_add(1);
+    }
+    if let Some(error) = ending.error() {
+        output::keep_error(tx, keys, &mut job, error, kept.errors).await?;
     }
     if kind == EventKind::Snoozed {
         job.snoozes = job.snoozes.saturating_add(1);
@@ -477,7 +553,7 @@ async fn conclude(context: Context<'_>, job: &mut Job, run: &Run, kind: &EventKi
             job.attempts = 0;
             job.snoozes = 0;
             // The result of the earlier request.
-            job.result = None;
+            output::clear_result(tx, keys, job)?;
             let Next { unmet, not_before_us, .. } = run.next;
             move_to(tx, keys, job, place_from(unmet, Some(not_before_us), now_us))?;
         }
@@ -547,7 +623,7 @@ pub(crate) async fn take_back(
     claim: &Claim,
     cause: RevocationCause,
 ) -> Result<()> {
-    let Context { tx, keys, now_us, max_history, .. } = context;
+    let Context { tx, keys, now_us, kept, .. } = context;
     let worker = &claim.worker;
     let (seen_us, lost) = match cause {
         RevocationCause::Left => (now_us, None),
@@ -562,6 +638,7 @@ pub(crate) async fn take_back(
         return erase(tx, keys, job);
     }
     job.crashes = streak;
+    job.error_class = None;
     let again = run.then == Then::Again;
     let kind = match lost {
         _ if run.cancel_requested && !again => EventKind::Cancelled,
@@ -575,7 +652,7 @@ pub(crate) async fn take_back(
         }
         reason => EventKind::Stopped { reason },
     };
-    job.record(now_us, kind.clone(), max_history);
+    job.record(now_us, kind.clone(), kept.history);
     let to = match kind {
         EventKind::Crashed { .. } => {
             Place::Crashing { until_us: now_us.saturating_add(run.terms.wait_us(&job.id, job.crashes)) }
@@ -608,6 +685,7 @@ async fn end_run(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &Claim
     }
     locks::release(tx, keys, job)?;
     concurrency::release(tx, keys, job).await?;
+    concurrency::wake_for_task(tx, keys, job).await?;
     tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?;
     job.run().cloned().ok_or_else(|| corrupt("job record", "not a run"))
 }

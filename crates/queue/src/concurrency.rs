@@ -24,7 +24,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_policy::contention::hash;
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit, MAX_LIMIT, of_job};
-use turnwise_store::Transaction;
+use turnwise_store::{Isolation, Transaction};
 
 use crate::encoding::hex;
 use crate::filters::Cursor;
@@ -33,6 +33,7 @@ use crate::keyspace::{KeyRange, behind};
 use crate::place::Place;
 use crate::reads::{self, rows};
 use crate::rows::{decode, encode, read_job, read_pending, write_job};
+use crate::tasks::Tasks;
 use crate::transition::move_to;
 use crate::{Claim, Job, Keyspace, Result};
 
@@ -88,9 +89,16 @@ pub struct Full {
 pub struct Tally {
     running: BTreeMap<Bucket, usize>,
     guarded: BTreeSet<u64>,
+    /// What the worker that claims takes.
+    tasks: Tasks,
 }
 
 impl Tally {
+    /// For a worker that takes these tasks.
+    pub fn of(tasks: Tasks) -> Self {
+        Tally { tasks, ..Tally::default() }
+    }
+
     async fn running(&mut self, tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Result<usize> {
         if let Some(running) = self.running.get(bucket) {
             return Ok(*running);
@@ -100,13 +108,18 @@ impl Tally {
         Ok(running)
     }
 
-    /// The first bucket without room for a job that obeys these limits. Adds no read conflict.
+    /// The first bucket without room for a job of this task that obeys these limits: that of its task, if the worker takes no more of it. Adds
+    /// no read conflict.
     pub(crate) async fn full(
         &mut self,
         tx: &Transaction,
         keys: &Keyspace,
+        task: Option<&str>,
         limits: &[Limit],
     ) -> Result<Option<Full>> {
+        if let Some(limit) = self.tasks.refuses(task) {
+            return Ok(Some(Full { limit, running: 0 }));
+        }
         for limit in limits {
             let running = self.running(tx, keys, &limit.bucket).await?;
             if !limit.admits(running) {
@@ -127,6 +140,7 @@ impl Tally {
         limits: &[Limit],
         now_us: i64,
     ) -> Result<()> {
+        self.tasks.starts(job.task.as_deref());
         for Limit { bucket, most } in limits {
             let guard = guard(bucket);
             if self.guarded.insert(guard) {
@@ -218,6 +232,17 @@ pub(crate) async fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) ->
         }
     }
     Ok(())
+}
+
+/// Wakes the workers of a type at the end of a job of a task, if jobs of the task wait: its worker may have reached its cap. A job that begins to
+/// wait concurrently wakes them itself.
+pub(crate) async fn wake_for_task(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    let Some(task) = &job.task else { return Ok(()) };
+    let mark = keys.roomy_entry(&job.job_type, &Bucket::Task(task.clone()));
+    match tx.get_with(&mark, Isolation::Snapshot).await? {
+        Some(_) => Ok(tx.set_versionstamp(keys.wake(&job.job_type))?),
+        None => Ok(()),
+    }
 }
 
 /// The type of the jobs that a bucket limits, if there is one type or none; `None` for more types. Proves that no other type
@@ -344,6 +369,8 @@ pub struct ReleaseOptions<'a> {
     /// Whether it clears the marks of buckets without room. That conflicts with every end in such a bucket, and nothing
     /// depends on it: a mark that stays costs the next call some reads. So a pass that has had a conflict leaves them.
     pub clears: bool,
+    /// What the worker of the pass takes.
+    pub tasks: &'a Tasks,
 }
 
 /// Returns limited jobs to the queue, as many of each bucket as it has room for. `mine` decides which buckets this worker
@@ -353,7 +380,7 @@ pub async fn release_limited(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
-    ReleaseOptions { rotation, most, clears }: ReleaseOptions<'_>,
+    ReleaseOptions { rotation, most, clears, tasks }: ReleaseOptions<'_>,
     mine: impl Fn(&str) -> bool,
     next: impl Fn(&[(String, usize)], usize) -> Vec<usize>,
 ) -> Result<ReleaseResult> {
@@ -368,7 +395,18 @@ pub async fn release_limited(
     let mut is_end = marked.len() < MAX_MARKED;
     for (mark, _) in &marked {
         let (_, bucket) = keys.parse_roomy(mark)?;
-        let is_mine = mine(bucket.name());
+        // A worker that takes the task handles its bucket, whichever part of the names is its own.
+        let of_task = match &bucket {
+            Bucket::Task(task) => {
+                Some(tasks.room(Some(task).filter(|task| !task.is_empty()).map(String::as_str)))
+            }
+            Bucket::Filter(_) | Bucket::Reason(_) => None,
+        };
+        if of_task == Some(0) {
+            last = Some(mark);
+            continue;
+        }
+        let is_mine = of_task.is_some() || mine(bucket.name());
         if is_mine && released == most {
             is_end = false;
             break;
@@ -384,7 +422,7 @@ pub async fn release_limited(
         }
         buckets += 1;
         let running = count(tx, keys, &bucket).await?;
-        let room = most - released;
+        let room = (most - released).min(of_task.unwrap_or(usize::MAX));
         let wanted = Wanted { bucket: &bucket, running, most: room };
         let mut groups = groups(tx, keys, job_type, &wanted, rotation, &mine).await?;
         let has_room = !groups.is_empty();

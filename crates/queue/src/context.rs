@@ -2,7 +2,7 @@
 
 use turnwise_store::Transaction;
 
-use crate::{Claim, Keyspace};
+use crate::{Claim, Kept, Keyspace};
 
 /// The transaction in which a worker's operation changes jobs of one type, and what is recorded with the change.
 #[derive(Clone, Copy)]
@@ -15,12 +15,12 @@ pub struct Context<'a> {
     pub job_type: &'a str,
     /// The time of the change, in µs since 1970.
     pub now_us: i64,
-    /// The number of history entries that a job keeps.
-    pub max_history: usize,
+    /// How much of its output a job keeps.
+    pub kept: Kept,
 }
 
 impl<'a> Context<'a> {
-    /// A context of these parts.
+    /// A context of these parts. A job keeps so many history entries, and as much other output as by default.
     pub fn new(
         tx: &'a Transaction,
         keys: &'a Keyspace,
@@ -28,7 +28,7 @@ impl<'a> Context<'a> {
         now_us: i64,
         max_history: usize,
     ) -> Self {
-        Self { tx, keys, job_type, now_us, max_history }
+        Self { tx, keys, job_type, now_us, kept: Kept::history(max_history) }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::keyspace::{KeyRange, behind};
 use crate::place::{End, Place};
 use crate::reads;
 use crate::rows::decode_job;
-use crate::types::types_after;
+use crate::types_with_jobs::types_after;
 use crate::{Job, Keyspace, Result};
 
 /// The width of a field in bits: more jobs than any store holds.

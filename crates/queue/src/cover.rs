@@ -64,7 +64,7 @@ pub(crate) fn partition_of(end: End, job: &Job) -> u16 {
         End::Completed => by_tenant(BY_TENANT),
         End::Cancelled => FIRST_CANCELLED + by_tenant(BY_TENANT),
         End::Failed => {
-            let class = job.reason().map_or(0, |reason| reason_class::number(&reason_class::of(reason)));
+            let class = job.reason_class().map_or(0, |class| reason_class::number(&class));
             FIRST_FAILED + by_tenant(FAILED_BY_TENANT) * FAILED_BY_CLASS + remainder(class, FAILED_BY_CLASS)
         }
     }

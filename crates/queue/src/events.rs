@@ -61,6 +61,9 @@ pub struct JobEvent {
     pub id: String,
     /// The job's tenant.
     pub tenant: String,
+    /// The job's task.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
     /// The job's state after the event, or `removed`.
     pub state: String,
     /// When it happened, in µs.
@@ -68,6 +71,9 @@ pub struct JobEvent {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// What the error has in common with others, if it stated its class ([`Job::error_class`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
 }
 
 /// Which events a reader wants. An empty list admits all.
@@ -107,10 +113,14 @@ struct Line<'a> {
     job_type: &'a str,
     id: &'a str,
     tenant: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<&'a str>,
     state: &'a str,
     at_us: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    class: Option<&'a str>,
 }
 
 /// Appends an event of a job that is in its new place.
@@ -151,7 +161,8 @@ fn append(
 ) -> Result<()> {
     let reason = reason.map(|reason| &reason[..reason.floor_char_boundary(MAX_EVENT_REASON_BYTES)]);
     let (Job { job_type, id, .. }, tenant) = (job, &job.tenant);
-    let line = encode(&Line { event, job_type, id, tenant, state, at_us, reason });
+    let (task, class) = (job.task.as_deref(), reason.and(job.error_class.as_deref()));
+    let line = encode(&Line { event, job_type, id, tenant, task, state, at_us, reason, class });
     tx.append(&keys.event_in(), &line)?;
     Ok(tx.set_versionstamp(keys.event_wake())?)
 }

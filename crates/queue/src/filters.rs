@@ -115,6 +115,14 @@ pub async fn put(tx: &Transaction, keys: &Keyspace, rule: &Rule) -> Result<()> {
     Ok(tx.set_versionstamp(keys.filters_versionstamp())?)
 }
 
+/// Lets all filters decide again about the jobs that they have paused or limited: conditions test other options now.
+pub(crate) async fn ask_again(tx: &Transaction, keys: &Keyspace) -> Result<()> {
+    match stamp(tx, keys).await? {
+        Some(_) => Ok(tx.set_versionstamp(keys.filters_versionstamp())?),
+        None => Ok(()),
+    }
+}
+
 /// Removes a filter; returns whether there was one.
 pub async fn remove(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<bool> {
     if tx.get(&keys.filter(id)).await?.is_none() {

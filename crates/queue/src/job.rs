@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use crate::Place;
 pub use crate::parked::Parked;
 use crate::spec::{self, JobSpec};
+use crate::stored_result::StoredResult;
 use crate::timeouts::Deadline;
 
 /// Largest history, in bytes; the oldest entries are dropped first.
@@ -223,8 +224,14 @@ pub struct Job {
     pub history: Vec<Event>,
     /// The job's last report; while it runs, [`Active::info`] is newer.
     pub info: Option<Box<RawValue>>,
-    /// COMPLETED: the result.
+    /// COMPLETED: the result, if it is in the record.
     pub result: Option<Box<RawValue>>,
+    /// COMPLETED: the result, if it has rows of its own ([`crate::output`]).
+    pub stored_result: Option<StoredResult>,
+    /// What its latest error has in common with others, if that stated its class.
+    pub error_class: Option<String>,
+    /// It may have rows of output ([`crate::output`]).
+    pub has_output: bool,
     /// The options, unless they are stored in pieces.
     pub(crate) options: Option<Hidden>,
 }
@@ -248,14 +255,14 @@ impl fmt::Debug for Hidden {
 }
 
 impl Job {
-    /// Resets the job as newly added at `now_us`: attempts, crashes and results of earlier runs are dropped. The history
-    /// stays.
+    /// Resets the job as newly added at `now_us`: attempts, crashes and reports of earlier runs are dropped. The history
+    /// stays. The caller has dropped the result.
     pub(crate) fn begin(&mut self, now_us: i64) {
         self.added_us = now_us;
         self.crashes = 0;
         self.attempts = 0;
         self.snoozes = 0;
-        self.result = None;
+        self.error_class = None;
         self.info = None;
         self.sort_key = None;
         self.refused = None;
@@ -328,6 +335,9 @@ pub struct Active {
     /// On whose behalf it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// See [`JobSpec::task`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
     /// When this run started, in µs.
     pub started_us: i64,
     /// When the worker last reported, in µs; `None` before its first report.

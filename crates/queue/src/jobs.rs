@@ -19,10 +19,10 @@ use crate::rows::{
 };
 use crate::spec::check_priority;
 use crate::transition::{self, move_to, place_from};
-pub use crate::types::types_after;
+pub use crate::types_with_jobs::types_after;
 use crate::{
-    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, events, read_pieces,
-    reads, write_pieces,
+    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, events, output,
+    read_pieces, read_small_pieces, reads, write_pieces,
 };
 
 /// Rows that a listing reads per batch; all batches read the same snapshot.
@@ -194,6 +194,7 @@ async fn add_to_waiting(
 
 /// Resets a job that is in no place, and puts it into one.
 async fn begin(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob, now_us: i64) -> Result<Added> {
+    output::clear_result(tx, keys, job)?;
     job.begin(now_us);
     let unmet = match dependencies::enter(tx, keys, job, &new.after, now_us).await? {
         Entry::Refused(reason) => {
@@ -238,6 +239,9 @@ fn create(new: &NewJob, now_us: i64) -> Job {
         history: Vec::new(),
         info: None,
         result: None,
+        stored_result: None,
+        error_class: None,
+        has_output: false,
         options: None,
     }
 }
@@ -317,6 +321,20 @@ pub async fn options(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Box
     }
     let value = read_pieces(tx, &keys.options(&job.job_type, &job.id)).await?;
     decode("job options", &value)
+}
+
+/// A job's options, if they have at most so many bytes. Reads little more than these.
+pub async fn small_options(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &Job,
+    max_bytes: usize,
+) -> Result<Option<Box<RawValue>>> {
+    if let Some(Hidden(options)) = &job.options {
+        return Ok(Some(options.clone()).filter(|options| options.get().len() <= max_bytes));
+    }
+    let value = read_small_pieces(tx, &keys.options(&job.job_type, &job.id), max_bytes).await?;
+    value.map(|value| decode("job options", &value)).transpose()
 }
 
 /// Up to `limit` jobs of a type in the order of their ids, after the job `after` if given.
@@ -600,6 +618,7 @@ pub(crate) fn erase(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> 
     transition::leave(tx, keys, job)?;
     events::removed(tx, keys, job)?;
     tx.clear(keys.job(&job.job_type, &job.id))?;
+    output::clear(tx, keys, job)?;
     Ok(tx.clear_range(keys.options(&job.job_type, &job.id))?)
 }
 

@@ -17,6 +17,9 @@
 //! - [`concurrency`]: how many of them run at the same time.
 //! - [`check`]: the invariants of the rows.
 //! - [`counts`]: how many jobs are in each place.
+//! - [`tasks`]: kinds of jobs within a type, of which a worker may know some.
+//! - [`secrets`]: members of options that only the workers of a type see.
+//! - [`output`]: what runs leave beside the record: results, errors, lines of log.
 //! - [`ended`], [`failures`]: jobs that have ended, and why they failed.
 //! - [`history`]: samples over time.
 //! - [`events`]: what happens to jobs, in order.
@@ -55,6 +58,7 @@ pub mod locks;
 pub mod modes;
 pub mod nodes;
 pub mod off_queue;
+pub mod output;
 mod parked;
 pub mod parking;
 mod pieces;
@@ -64,14 +68,18 @@ pub mod reason_class;
 mod record;
 mod rows;
 pub mod sealing;
+pub mod secrets;
 pub mod selection;
 mod spec;
+mod stored_result;
+pub mod tasks;
 pub mod tenants;
 mod terms;
 mod timeouts;
 pub mod trace;
 mod transition;
 pub mod types;
+mod types_with_jobs;
 pub mod usage;
 pub mod webhooks;
 mod worker_row;
@@ -87,7 +95,8 @@ pub use job::{
 pub use keyspace::Keyspace;
 pub use modes::Mode;
 pub use nodes::{NODE_TYPE, NodeOptions};
-pub use pieces::{read_pieces, write_pieces};
+pub use output::{JobResult, Kept, LogLine, RunError};
+pub use pieces::{read_pieces, read_small_pieces, write_pieces};
 pub use place::{End, Place, Run};
 pub use spec::{
     DEFAULT_TENANT, JobSpec, MAX_ID_BYTES, MAX_INFO_BYTES, MAX_OPTIONS_BYTES, MAX_PRIORITY, MAX_REASONS,

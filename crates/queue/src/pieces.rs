@@ -30,9 +30,24 @@ pub fn write_pieces(
 
 /// Reads what [`write_pieces`] wrote; empty if there is nothing. Adds no read conflict: a writer of pieces also writes the
 /// row that they belong to, and a reader of pieces has read that row.
-pub async fn read_pieces(tx: &Transaction, (begin, end): &KeyRange) -> Result<Bytes> {
+pub async fn read_pieces(tx: &Transaction, range: &KeyRange) -> Result<Bytes> {
+    read_some(tx, range, MAX_PIECES).await
+}
+
+/// The same, if the value has at most so many bytes. Reads no pieces behind these.
+pub async fn read_small_pieces(
+    tx: &Transaction,
+    range: &KeyRange,
+    max_bytes: usize,
+) -> Result<Option<Bytes>> {
+    // All pieces but the last are full: a larger value has more bytes in so many pieces.
+    let value = read_some(tx, range, max_bytes / PIECE_BYTES + 1).await?;
+    Ok(Some(value).filter(|value| value.len() <= max_bytes))
+}
+
+async fn read_some(tx: &Transaction, (begin, end): &KeyRange, limit: usize) -> Result<Bytes> {
     let (begin, end) = (begin.clone(), end.clone());
-    let read = RangeRead { begin, end, limit: MAX_PIECES, reverse: false };
+    let read = RangeRead { begin, end, limit, reverse: false };
     let mut pieces = tx.range_with(read, Isolation::Snapshot).await?;
     if pieces.len() == 1 {
         return Ok(pieces.remove(0).1);

@@ -97,10 +97,11 @@ pub(crate) fn hash(text: &str) -> u32 {
 }
 
 impl Job {
-    /// The class of the reason why it failed, crashed or was cancelled.
+    /// The class of the reason why it failed, crashed or was cancelled. An error that states its own class has that one.
     pub fn reason_class(&self) -> Option<String> {
         match self.state() {
-            State::Failed | State::Crashing | State::Cancelled => self.reason().map(of),
+            State::Failed | State::Crashing => self.error_class.clone().or_else(|| self.reason().map(of)),
+            State::Cancelled => self.reason().map(of),
             _ => None,
         }
     }

@@ -20,6 +20,7 @@ use crate::job::{Event, EventKind, Hidden, Parked, State, Then};
 use crate::locks::{Held, Waits};
 use crate::place::{End, Next, Place, Run};
 use crate::spec::{JobSpec, is_no_summary, no_summary};
+use crate::stored_result::StoredResult;
 use crate::terms::{Retry, Terms};
 use crate::trace::TraceContext;
 use crate::{Claim, Job};
@@ -77,6 +78,7 @@ record! {
 
     @spec tenant: String;
     @spec user: Option<String>, unless "Option::is_none";
+    @spec task: Option<String>, unless "Option::is_none";
     @spec continuous: bool, unless "is_default";
     /// By default, the time of the latest event `added`.
     added_us: Option<i64>, unless "Option::is_none";
@@ -105,6 +107,9 @@ record! {
     @spec summary: Box<RawValue>;
     info: Option<Cow<'a, RawValue>>, unless "Option::is_none";
     result: Option<Cow<'a, RawValue>>, unless "Option::is_none";
+    stored_result: Option<Cow<'a, StoredResult>>, unless "Option::is_none";
+    error_class: Option<Cow<'a, str>>, unless "Option::is_none";
+    has_output: bool, unless "is_default";
     @spec forgets_options: bool, unless "is_default";
     @spec trace: Option<TraceContext>, unless "Option::is_none";
     /// Null once the job has forgotten them.
@@ -180,6 +185,9 @@ impl<'a> From<&'a Job> for Record<'a> {
             history: Cow::Borrowed(history),
             info: raw(&job.info),
             result: raw(&job.result),
+            stored_result: job.stored_result.as_ref().map(Cow::Borrowed),
+            error_class: job.error_class.as_deref().map(Cow::Borrowed),
+            has_output: job.has_output,
             options: job.options.as_ref().map(|Hidden(options)| Cow::Borrowed(&**options)),
             ..Record::new(job.state(), &job.spec)
         };
@@ -308,6 +316,9 @@ impl TryFrom<Record<'_>> for Job {
             history,
             info: owned(record.info),
             result: owned(record.result),
+            stored_result: record.stored_result.map(Cow::into_owned),
+            error_class: record.error_class.map(Cow::into_owned),
+            has_output: record.has_output,
             options: record.options.map(|options| Hidden(options.into_owned())),
         })
     }

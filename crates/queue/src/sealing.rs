@@ -4,11 +4,12 @@ use turnwise_store::{Seal, Sealing};
 
 use crate::Keyspace;
 
-/// The families of rows that may hold secrets: options and results of jobs, conditions on options, documents, and
+/// The families of rows that may hold secrets: options and output of jobs, conditions on options, documents, and
 /// identities.
-pub const SEALED_FAMILIES: [&str; 11] = [
+pub const SEALED_FAMILIES: [&str; 12] = [
     "jobs",
     "options",
+    "output",
     "active",
     "bulk",
     "bodies",
@@ -48,6 +49,7 @@ mod tests {
         for sealed in [
             keys.job("t", "a"),
             keys.options_piece("t", "a", 0),
+            keys.output_row("t", "a", "log", 0),
             keys.active_entry("t", "w", "a"),
             keys.bulk("a"),
             keys.body_piece("db", "a", 0),

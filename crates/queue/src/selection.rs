@@ -24,19 +24,16 @@
 //! other threads keep answering; the more the patterns cost, the fewer jobs are looked at for one request ([`Selection::most_looks`]).
 
 mod estimate;
+mod members;
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
-use turnwise_policy::eligibility::condition::{
-    Condition, Indexed, Mistake, Number, Standing, Subject, Value,
-};
+use turnwise_policy::eligibility::condition::{Condition, Indexed, Mistake, Standing, Subject};
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
@@ -44,11 +41,13 @@ use crate::counts::Kind;
 use crate::encoding::{hex, unhex};
 use crate::ended::partitions;
 use crate::error::corrupt;
-use crate::jobs::{PREFETCHED, options, peek, prefetch, types_after};
+use crate::jobs::{PREFETCHED, peek, prefetch, types_after};
 use crate::keyspace::KeyRange;
 use crate::place::End;
 use crate::rows::decode_job;
 use crate::{Job, Keyspace, Place, Result, State, reason_class};
+
+pub use members::{Members, TestedOptions};
 
 /// The most ids or tenants that are looked up one by one. With more of them, an index is read from its beginning to its end.
 const MAX_NAMES: usize = 100;
@@ -177,7 +176,7 @@ impl Selection {
     }
 
     /// Whether a job meets the condition. Without `may_test_options`, its options are hidden: no comparison with them holds, also none with
-    /// `!=`, and none below `not`.
+    /// `!=`, and none below `not`. The same is true of options that its type hides.
     pub async fn holds(
         &self,
         tx: &Transaction,
@@ -185,9 +184,9 @@ impl Selection {
         job: &Job,
         may_test_options: bool,
     ) -> Result<bool> {
-        let options = match may_test_options && self.condition.asks_for_options() {
-            true => Some(options(tx, keys, job).await?),
-            false => None,
+        let options = match (may_test_options, self.condition.asks_for_options()) {
+            (true, true) => TestedOptions::of(tx, keys, job).await?,
+            _ => TestedOptions::hidden(),
         };
         let class = job.reason_class();
         let ends_with_reason = matches!(job.state(), State::Crashing | State::Failed | State::Cancelled);
@@ -196,16 +195,14 @@ impl Selection {
             None => Cow::Borrowed(job.reasons.as_slice()),
         };
         let evaluate = || {
-            let members = Members::new(options.as_deref());
-            let option = |path: &[String]| match may_test_options {
-                true => members.option(path),
-                false => Some(Value::Hidden),
-            };
+            let members = options.members();
+            let option = |path: &[String]| members.option(path);
             self.condition.holds(&Subject {
                 id: &job.id,
                 job_type: &job.job_type,
                 tenant: &job.tenant,
                 user: job.user.as_deref(),
+                task: job.task.as_deref(),
                 reasons: &reasons,
                 added_us: job.added_us,
                 option: &option,
@@ -424,55 +421,6 @@ pub async fn searching<T>(pattern_bytes: usize, evaluate: impl FnOnce() -> T) ->
     result
 }
 
-/// The members of a job's options, which are parsed as far as conditions ask for them. Numbers keep their digits.
-pub struct Members<'a> {
-    json: &'a str,
-    members: OnceCell<Option<HashMap<Cow<'a, str>, Members<'a>>>>,
-}
-
-impl<'a> Members<'a> {
-    /// Those of these options; without any, there is no member.
-    pub fn new(options: Option<&'a RawValue>) -> Self {
-        Self::of(options.map_or("null", RawValue::get))
-    }
-
-    fn of(json: &'a str) -> Self {
-        Members { json, members: OnceCell::new() }
-    }
-
-    /// The member at a path, if a condition can test it.
-    pub fn option(&self, path: &[String]) -> Option<Value> {
-        match path {
-            [] => value(self.json),
-            [name, rest @ ..] => self.members().as_ref()?.get(name.as_str())?.option(rest),
-        }
-    }
-
-    fn members(&self) -> &Option<HashMap<Cow<'a, str>, Members<'a>>> {
-        self.members.get_or_init(|| {
-            let members: HashMap<Name<'a>, &'a RawValue> = serde_json::from_str(self.json).ok()?;
-            Some(members.into_iter().map(|(Name(name), json)| (name, Members::of(json.get()))).collect())
-        })
-    }
-}
-
-/// The name of a member. It is borrowed from the options, unless it is escaped there.
-#[derive(PartialEq, Eq, Hash, Deserialize)]
-struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
-
-/// A value of JSON, if a condition can test it.
-fn value(json: &str) -> Option<Value> {
-    let json = json.trim();
-    Some(match json.as_bytes().first()? {
-        b'"' => Value::Text(serde_json::from_str(json).ok()?),
-        b't' => Value::Bool(true),
-        b'f' => Value::Bool(false),
-        b'n' => Value::Null,
-        b'[' | b'{' => return None,
-        _ => Value::Number(Number::parse(json)?),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -480,23 +428,6 @@ mod tests {
 
     fn sources(text: &str) -> Vec<Source> {
         Selection::parse(text, 0).unwrap().sources
-    }
-
-    #[test]
-    fn members_are_found_with_their_digits() {
-        let json = r#"{"a": {"b": 9007199254740993, "c\u0061": "x\n", "l": [1]}, "a.b": 1, "t": true, "z": null, "f": 1.50, "dup": 1, "dup": 2}"#;
-        let options = RawValue::from_string(json.to_owned()).unwrap();
-        let members = Members::new(Some(&options));
-        let option = |path: &str| members.option(&path.split('.').map(str::to_owned).collect::<Vec<_>>());
-        let number = |text: &str| Some(Value::Number(Number::parse(text).unwrap()));
-        assert_eq!(option("a.b"), number("9007199254740993"));
-        assert_eq!(option("a.ca"), Some(Value::Text("x\n".to_owned())));
-        assert_eq!((option("t"), option("z")), (Some(Value::Bool(true)), Some(Value::Null)));
-        assert_eq!((option("f"), option("dup")), (number("1.5"), number("2")));
-        for none in ["a", "a.l", "a.l.0", "a.x", "t.x", "none"] {
-            assert_eq!(option(none), None, "{none}");
-        }
-        assert_eq!(Members::new(None).option(&["a".to_owned()]), None);
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub const MAX_TYPE_BYTES: usize = 64;
 pub const MAX_ID_BYTES: usize = 512;
 /// Longest tenant or user name, in bytes.
 pub const MAX_NAME_BYTES: usize = 512;
+/// Longest name of a task, in bytes.
+pub const MAX_TASK_BYTES: usize = 64;
 /// Largest options, in bytes. Large options are stored in pieces, so that no value exceeds the store's limit.
 pub const MAX_OPTIONS_BYTES: usize = 4 << 20;
 /// Largest summary, info or result, in bytes. A record has all three (36 kB), inline options (8 kB), and a history of 24 kB
@@ -44,6 +46,8 @@ pub struct JobSpec {
     pub tenant: String,
     /// On whose behalf it runs.
     pub user: Option<String>,
+    /// What it does, within its type ([`crate::tasks`]).
+    pub task: Option<String>,
     /// It never ends by itself: it may be preempted for another job, and continues later.
     pub continuous: bool,
     /// Why it was added: filters read this, and some reasons state a limit ([`concurrency::of_reason`]). At most
@@ -72,6 +76,7 @@ impl Default for JobSpec {
         JobSpec {
             tenant: DEFAULT_TENANT.to_owned(),
             user: None,
+            task: None,
             continuous: false,
             reasons: Vec::new(),
             locks: Requests::default(),
@@ -103,6 +108,7 @@ impl JobSpec {
             timeouts,
             max_attempts: self.run_attempts(of_type.max_attempts),
             max_snoozes: max_snoozes.or(of_type.max_snoozes),
+            final_errors: of_type.final_errors.clone(),
         }
     }
 
@@ -116,6 +122,7 @@ impl JobSpec {
         if let Some(user) = &self.user {
             check_name("user", user, MAX_NAME_BYTES)?;
         }
+        self.task.as_deref().map_or(Ok(()), check_task)?;
         check_size("summary", &self.summary, MAX_INFO_BYTES)?;
         if !self.locks.is_none() {
             check_requests(&self.locks)?;
@@ -234,6 +241,10 @@ pub(crate) fn check_priority(priority: i8) -> Result<()> {
     }
     let problem = format!("must be from {MIN_PRIORITY} (first) to {MAX_PRIORITY} (last)");
     Err(Error::Invalid { field: "priority", problem })
+}
+
+pub(crate) fn check_task(task: &str) -> Result<()> {
+    check_name("task", task, MAX_TASK_BYTES)
 }
 
 pub(crate) fn check_name(field: &'static str, name: &str, limit: usize) -> Result<()> {

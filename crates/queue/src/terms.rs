@@ -79,6 +79,9 @@ pub struct Terms {
     /// The most snoozes; `None` stands for [`DEFAULT_MAX_SNOOZES`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_snoozes: Option<u32>,
+    /// The classes of errors after which the job is not tried again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub final_errors: Vec<String>,
 }
 
 impl Terms {
@@ -94,6 +97,11 @@ impl Terms {
     /// Whether a job that crashes for the `attempts`-th time has used up its attempts.
     pub fn is_last(&self, attempts: u32) -> bool {
         self.max_attempts.is_some_and(|most| attempts >= most)
+    }
+
+    /// Whether an error of this class fails the job, whatever attempts are left.
+    pub fn is_final(&self, class: Option<&str>) -> bool {
+        class.is_some_and(|class| self.final_errors.iter().any(|last| last == class))
     }
 
     /// Whether a job that was snoozed this often may be snoozed once more.

@@ -6,13 +6,29 @@ use turnwise_store::{Isolation, Transaction};
 
 use crate::encoding::{decode, encode};
 use crate::error::{Error, Result};
+use crate::filters;
 use crate::keyspace::Keyspace;
-use crate::reads::{self, groups};
+use crate::output::MAX_CLASS_BYTES;
+use crate::reads;
+use crate::secrets;
+use crate::spec::check_name;
 use crate::terms::{Retry, Terms};
 use crate::timeouts::Timeouts;
+use crate::webhooks;
 
 /// The most types of which something is stated.
 pub const MAX_STATED_TYPES: usize = 1_000;
+
+/// The types whose jobs the server runs itself.
+pub const OF_SERVER: [&str; 4] = ["command", "indexing", "replication", webhooks::JOB_TYPE];
+
+/// Whether the server itself runs jobs of this type.
+pub fn is_of_server(job_type: &str) -> bool {
+    OF_SERVER.contains(&job_type)
+}
+
+/// The most classes of errors that a type may state as final. The record of a run has them.
+pub const MAX_FINAL_ERRORS: usize = 20;
 
 /// What is stated of the jobs of a type: it holds for those that do not state it themselves, from their next start on.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -27,6 +43,12 @@ pub struct TypeTerms {
     /// How they are tried again.
     #[serde(skip_serializing_if = "Retry::is_none")]
     pub retry: Retry,
+    /// See [`Terms::final_errors`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub final_errors: Vec<String>,
+    /// Pointers to the members of their options that no one but their workers sees ([`crate::secrets`]).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
     /// Who wrote this; `None` on a server without identities.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<String>,
@@ -47,6 +69,7 @@ impl TypeTerms {
             timeouts: self.timeouts.or(others.timeouts),
             max_attempts: self.max_attempts.or(others.max_attempts),
             max_snoozes: max_snoozes.or(others.max_snoozes),
+            final_errors: self.final_errors.clone(),
         }
     }
 }
@@ -72,6 +95,11 @@ pub async fn terms(tx: &Transaction, keys: &Keyspace, job_type: &str, settings: 
 pub async fn put_terms(tx: &Transaction, keys: &Keyspace, job_type: &str, terms: &TypeTerms) -> Result<()> {
     terms.timeouts.check()?;
     terms.retry.check()?;
+    secrets::check(&terms.secrets)?;
+    if secrets_of(tx, keys, job_type).await? != terms.secrets {
+        filters::ask_again(tx, keys).await?;
+    }
+    check_final_errors(&terms.final_errors)?;
     // Two types that are written for the first time at the same time may exceed the limit by one each.
     let stated = stated_types(tx, keys).await?;
     if stated.len() >= MAX_STATED_TYPES && !stated.iter().any(|(known, _)| known == job_type) {
@@ -82,10 +110,26 @@ pub async fn put_terms(tx: &Transaction, keys: &Keyspace, job_type: &str, terms:
     Ok(tx.set(keys.type_terms(job_type), encode(terms))?)
 }
 
+async fn secrets_of(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Vec<String>> {
+    Ok(stated(tx, keys, job_type).await?.map(|terms| terms.secrets).unwrap_or_default())
+}
+
+fn check_final_errors(classes: &[String]) -> Result<()> {
+    let most = MAX_FINAL_ERRORS;
+    if classes.len() > most {
+        let problem = format!("has {} classes; at most {most} are allowed", classes.len());
+        return Err(Error::Invalid { field: "final_errors", problem });
+    }
+    classes.iter().try_for_each(|class| check_name("final_errors", class, MAX_CLASS_BYTES))
+}
+
 /// States nothing of a type any more. Returns whether something was stated.
 pub async fn remove_terms(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<bool> {
     let was_there = tx.get(&keys.type_terms(job_type)).await?.is_some();
     if was_there {
+        if !secrets_of(tx, keys, job_type).await?.is_empty() {
+            filters::ask_again(tx, keys).await?;
+        }
         tx.clear(keys.type_terms(job_type))?;
     }
     Ok(was_there)
@@ -96,21 +140,4 @@ pub async fn stated_types(tx: &Transaction, keys: &Keyspace) -> Result<Vec<(Stri
     let read =
         |key: &Bytes, value: &Bytes| Ok((keys.parse_type_terms(key)?, decode("terms of a type", value)?));
     reads::list(tx, keys.all_type_terms(), MAX_STATED_TYPES * 2, read).await
-}
-
-/// Up to `limit` job types that have jobs, in order, after the type `after` if given. One read per type.
-pub async fn types_after(
-    tx: &Transaction,
-    keys: &Keyspace,
-    after: Option<&str>,
-    limit: usize,
-) -> Result<Vec<String>> {
-    let (first, end) = keys.all_jobs();
-    let begin = after.map_or(first, |after| keys.jobs(after).1);
-    let of_job = |key: &Bytes| {
-        let (job_type, _) = keys.parse_any_job(key)?;
-        let (_, end) = keys.jobs(&job_type);
-        Ok((job_type, end))
-    };
-    groups(tx, (begin, end), limit, of_job).await
 }

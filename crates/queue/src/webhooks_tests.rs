@@ -119,8 +119,8 @@ async fn a_job_that_runs_is_added_again_at_its_end_unless_it_failed() {
     world.put(&webhook("a", "acme")).await;
     let worker = Worker::new("w", "n", 0, 9);
     world.run(async |tx, keys| workers::register(&tx, &keys, JOB_TYPE, &worker)).await;
-    let completed = Ending::Completed(RawValue::from_string("{}".to_owned()).unwrap());
-    let crashed = Ending::Crashed { reason: "no".to_owned(), retry_us: Some(NOW_US + 9) };
+    let completed = Ending::completed(RawValue::from_string("{}".to_owned()).unwrap());
+    let crashed = Ending::Crashed { error: "no".into(), retry_us: Some(NOW_US + 9) };
     for (number, (ending, wakes, state)) in (1..).zip([
         (completed.clone(), true, State::Pending),
         (completed.clone(), false, State::Completed),
@@ -175,7 +175,7 @@ async fn events_that_a_run_reads_again_are_noted_until_it_completes() {
         let claim = Claim { worker: "w".to_owned(), number };
         world.run(async |tx, keys| reads_again(&tx, &keys, "a", Some(&claim), NOW_US).await).await
     };
-    let completed = Ending::Completed(RawValue::from_string("{}".to_owned()).unwrap());
+    let completed = Ending::completed(RawValue::from_string("{}".to_owned()).unwrap());
     for (number, ending, is_noted, state) in
         [(1, &completed, false, State::Completed), (2, &Ending::Stopped, true, State::Cancelled)]
     {
@@ -220,9 +220,11 @@ fn deliveries_are_not_delivered_and_secrets_are_not_shown() {
         job_type: job_type.to_owned(),
         id: "a".to_owned(),
         tenant: "acme".to_owned(),
+        task: None,
         state: "failed".to_owned(),
         at_us: NOW_US,
         reason: None,
+        class: None,
     };
     let hook = webhook("a", "acme");
     assert!(hook.wants(&event("mail")) && !hook.wants(&event(JOB_TYPE)));

@@ -6,6 +6,7 @@ use turnwise_store::Transaction;
 
 use crate::encoding::decode;
 use crate::nodes::NodeOptions;
+use crate::tasks::KnownTasks;
 use crate::{Keyspace, Result, reads};
 
 /// Whether a worker takes new jobs.
@@ -59,6 +60,9 @@ pub struct Worker {
     /// The identity that has registered it, if identities are needed: only this one may act for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered_by: Option<String>,
+    /// The tasks that it knows; `None` if it takes jobs of all ([`crate::tasks`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tasks: Option<KnownTasks>,
     /// Whether it takes new jobs ([`crate::modes`]).
     #[serde(default, skip_serializing_if = "Mode::is_active")]
     pub mode: Mode,
@@ -92,6 +96,7 @@ impl Worker {
             health_timeout_us: DEFAULT_HEALTH_TIMEOUT_US,
             external: false,
             registered_by: None,
+            tasks: None,
             mode: Mode::Active,
             node_options: None,
         }

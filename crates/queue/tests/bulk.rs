@@ -151,8 +151,8 @@ async fn each_action_changes_what_it_may_and_tells_what_it_did_not() {
     let world = World::new().await;
     world.ended("failed", "acme", failed("timeout after 30 s")).await;
     world.ended("other", "acme", failed("no route")).await;
-    world.ended("done", "acme", Ending::Completed(json("null"))).await;
-    let crash = Ending::Crashed { reason: "timeout".into(), retry_us: Some(9_000) };
+    world.ended("done", "acme", Ending::completed(json("null"))).await;
+    let crash = Ending::Crashed { error: "timeout".into(), retry_us: Some(9_000) };
     world.ended("crashing", "acme", crash).await;
     world.add("runs", "acme", 5).await;
     world.start("runs").await;

@@ -12,6 +12,7 @@ use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending};
 use turnwise_queue::concurrency::{self, ReleaseOptions, ReleaseResult, Rotation, Tally};
+use turnwise_queue::tasks::Tasks;
 use turnwise_queue::{
     Claim, Context, Error, Keyspace, NewJob, Result, State, Terms, filters, jobs, tenants, workers,
 };
@@ -93,7 +94,7 @@ impl World {
     }
 
     async fn complete(&self, id: &str, number: u64) {
-        self.end(id, number, Ending::Completed(json("1"))).await;
+        self.end(id, number, Ending::completed(json("1"))).await;
     }
 
     async fn release(&self, most: usize) -> ReleaseResult {
@@ -103,7 +104,12 @@ impl World {
                     tx,
                     keys,
                     T,
-                    ReleaseOptions { rotation: &Rotation::default(), most, clears: true },
+                    ReleaseOptions {
+                        rotation: &Rotation::default(),
+                        most,
+                        clears: true,
+                        tasks: &Tasks::default(),
+                    },
                     |_| true,
                     in_turn,
                 )
@@ -258,7 +264,12 @@ async fn tenants_take_turns_in_a_bucket() {
             tx,
             keys,
             T,
-            ReleaseOptions { rotation: &Rotation::default(), most: 9, clears: true },
+            ReleaseOptions {
+                rotation: &Rotation::default(),
+                most: 9,
+                clears: true,
+                tasks: &Tasks::default(),
+            },
             |_| true,
             single_first,
         )
@@ -298,7 +309,7 @@ async fn each_of_150_tenants_of_a_bucket_has_its_turn() {
                 tx,
                 keys,
                 T,
-                ReleaseOptions { rotation: &rotation, most: 1, clears: true },
+                ReleaseOptions { rotation: &rotation, most: 1, clears: true, tasks: &Tasks::default() },
                 |_| true,
                 next,
             )
@@ -336,7 +347,7 @@ async fn buckets_take_turns_whatever_their_names() {
             tx,
             keys,
             T,
-            ReleaseOptions { rotation: &rotation, most: 1, clears: true },
+            ReleaseOptions { rotation: &rotation, most: 1, clears: true, tasks: &Tasks::default() },
             |_| true,
             all,
         )
@@ -393,7 +404,12 @@ async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
                 tx,
                 keys,
                 job_type,
-                ReleaseOptions { rotation: &Rotation::default(), most: 9, clears: true },
+                ReleaseOptions {
+                    rotation: &Rotation::default(),
+                    most: 9,
+                    clears: true,
+                    tasks: &Tasks::default(),
+                },
                 |_| true,
                 |_, _| vec![],
             )
@@ -410,7 +426,12 @@ async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
                 tx,
                 keys,
                 job_type,
-                ReleaseOptions { rotation: &Rotation::default(), most: 9, clears: true },
+                ReleaseOptions {
+                    rotation: &Rotation::default(),
+                    most: 9,
+                    clears: true,
+                    tasks: &Tasks::default(),
+                },
                 |_| true,
                 all,
             )
@@ -547,7 +568,7 @@ async fn a_release_that_clears_no_marks_conflicts_with_no_end() {
             &tx,
             keys,
             T,
-            ReleaseOptions { rotation: &rotation, most: 9, clears },
+            ReleaseOptions { rotation: &rotation, most: 9, clears, tasks: &Tasks::default() },
             |_| true,
             in_turn,
         )
@@ -597,7 +618,7 @@ async fn a_job_that_is_limited_while_a_place_is_released_is_not_missed() {
         let Claiming::Limited(full) = claiming else { panic!("{claiming:?}") };
         concurrency::hold_back(&holds, &world.keys, T, "b", &full.limit, None, 8).await.unwrap();
         let ends = world.tx().await;
-        let ending = Ending::Completed(json("1"));
+        let ending = Ending::completed(json("1"));
         claims::end(Context::new(&ends, &world.keys, T, 9, 20), "a", &by(1), &ending, None, None)
             .await
             .unwrap();
@@ -638,7 +659,7 @@ async fn it_is_not_missed_either_if_jobs_of_other_types_are_limited_already() {
             let holds = world.tx().await;
             concurrency::hold_back(&holds, keys, T, id, limit, None, 8).await.unwrap();
             let ends = world.tx().await;
-            let ending = Ending::Completed(json("1"));
+            let ending = Ending::completed(json("1"));
             claims::end(Context::new(&ends, keys, T, 9, 20), "a", &by(1), &ending, None, None).await.unwrap();
             holds.commit().await.unwrap();
             let ended = ends.commit().await;
@@ -673,7 +694,7 @@ async fn a_mark_that_is_set_again_is_not_cleared() {
         &releasing,
         &world.keys,
         T,
-        ReleaseOptions { rotation: &Rotation::default(), most: 9, clears: true },
+        ReleaseOptions { rotation: &Rotation::default(), most: 9, clears: true, tasks: &Tasks::default() },
         |_| true,
         nobody,
     )
@@ -740,7 +761,7 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
             1..20 => {
                 let Some((&number, id)) = running.iter().next() else { continue };
                 let (id, claim) = (id.clone(), Claim { worker: name.clone(), number });
-                let ending = Ending::Completed(json("1"));
+                let ending = Ending::completed(json("1"));
                 let end = async |tx: &Transaction, keys: &Keyspace| {
                     claims::end(Context::new(tx, keys, T, 9, 20), &id, &claim, &ending, None, None).await
                 };
@@ -765,7 +786,12 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                         tx,
                         keys,
                         T,
-                        ReleaseOptions { rotation: &Rotation::default(), most: 2, clears: true },
+                        ReleaseOptions {
+                            rotation: &Rotation::default(),
+                            most: 2,
+                            clears: true,
+                            tasks: &Tasks::default(),
+                        },
                         |_| true,
                         all,
                     )

@@ -61,7 +61,7 @@ impl World {
 
     async fn complete(&self, id: &str) {
         let claim = self.start(id).await;
-        self.end(id, &claim, Ending::Completed(json("1"))).await;
+        self.end(id, &claim, Ending::completed(json("1"))).await;
     }
 
     async fn fail(&self, id: &str) {
@@ -137,7 +137,7 @@ async fn a_crash_is_no_end_and_an_unaccepted_end_cancels_or_frees() {
     let failed = After { accepted: vec![DependencyEnd::Failed], ..After::completed(T, "a") };
     world.add(&NewJob { after: vec![failed], ..new("cleanup", &[]) }).await;
     let claim = world.start("a").await;
-    let crashed = Ending::Crashed { reason: "ouch".into(), retry_us: Some(15) };
+    let crashed = Ending::Crashed { error: "ouch".into(), retry_us: Some(15) };
     world.end("a", &claim, crashed).await;
     assert_eq!(world.stands("cancelled").await, (State::Delayed, 1));
     let tx = world.tx().await;
@@ -262,7 +262,7 @@ async fn the_next_run_waits_for_dependencies_and_the_current_one_does_not() {
         let claim = world.start(id).await;
         assert_eq!(world.add(&new(id, &["a"])).await, Added::RunsAgain);
         if freed {
-            world.end(id, &claim, Ending::Completed(json("1"))).await;
+            world.end(id, &claim, Ending::completed(json("1"))).await;
             assert_eq!(world.stands(id).await, (State::Delayed, 1));
         }
     }
@@ -276,7 +276,7 @@ async fn the_next_run_waits_for_dependencies_and_the_current_one_does_not() {
 async fn a_job_whose_next_run_was_refused_does_not_start_with_its_options() {
     let world = World::with_limits(Limits::DEFAULT).await;
     let refused = |id: &str| NewJob { options: json(r#"{"refused":true}"#), ..new(id, &["a"]) };
-    let crashed = Ending::Crashed { reason: "ouch".into(), retry_us: Some(15) };
+    let crashed = Ending::Crashed { error: "ouch".into(), retry_us: Some(15) };
     for known in [true, false] {
         world.add(&new("a", &[])).await;
         for id in ["stopped", "crashed", "completed", "lost", "restarted"] {
@@ -301,7 +301,7 @@ async fn a_job_whose_next_run_was_refused_does_not_start_with_its_options() {
         tx.commit().await.unwrap();
         world.end("stopped", &claims[0], Ending::Stopped).await;
         world.end("crashed", &claims[1], crashed.clone()).await;
-        world.end("completed", &claims[2], Ending::Completed(json("1"))).await;
+        world.end("completed", &claims[2], Ending::completed(json("1"))).await;
         world.end("restarted", &claims[4], Ending::Stopped).await;
         world.remove_worker().await;
         for id in ["stopped", "crashed", "lost"] {
@@ -317,7 +317,7 @@ async fn a_job_whose_next_run_was_refused_does_not_start_with_its_options() {
 #[tokio::test]
 async fn the_later_of_a_cancel_and_a_refused_run_is_the_reason() {
     let world = World::with_limits(Limits::DEFAULT).await;
-    let crashed = Ending::Crashed { reason: "ouch".into(), retry_us: Some(15) };
+    let crashed = Ending::Crashed { error: "ouch".into(), retry_us: Some(15) };
     for known in [true, false] {
         world.add(&new("a", &[])).await;
         let ids = ["stopped", "crashed", "completed", "lost"];
@@ -344,7 +344,7 @@ async fn the_later_of_a_cancel_and_a_refused_run_is_the_reason() {
         }
         world.end("stopped", &claims[0], Ending::Stopped).await;
         world.end("crashed", &claims[1], crashed.clone()).await;
-        world.end("completed", &claims[2], Ending::Completed(json("1"))).await;
+        world.end("completed", &claims[2], Ending::completed(json("1"))).await;
         world.end("late", &claims[4], Ending::Stopped).await;
         world.remove_worker().await;
         for id in ["stopped", "crashed", "lost"] {
@@ -389,7 +389,7 @@ async fn cycles_and_missing_dependencies_are_refused() {
     world.check().await;
     let claim = world.start("a").await;
     assert!(problem(world.try_add(&new("a", &["c"]), 5).await).contains("circle"), "of its next run");
-    world.end("a", &claim, Ending::Completed(json("1"))).await;
+    world.end("a", &claim, Ending::completed(json("1"))).await;
     assert_eq!(world.add(&new("a", &["c"])).await, Added::Blocked, "b waits for what has ended");
     assert!(problem(world.try_add(&new("d", &["c", "c"]), 5).await).contains("twice"));
     let none = After { accepted: vec![], ..After::completed(T, "c") };
@@ -410,7 +410,7 @@ async fn a_dependent_that_is_added_during_the_end_is_never_missed() {
         let claim = world.start("a").await;
         let (adds, ends) = (world.tx().await, world.tx().await);
         jobs::add(&adds, &world.keys, &new(id, &["a"]), 5).await.unwrap();
-        let well = Ending::Completed(json("1"));
+        let well = Ending::completed(json("1"));
         claims::end(Context::new(&ends, &world.keys, T, 20, 20), "a", &claim, &well, None, None)
             .await
             .unwrap();

@@ -9,6 +9,7 @@ use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending, Park};
 use turnwise_queue::parking::{self, ParkedJob};
+use turnwise_queue::tasks::Tasks;
 use turnwise_queue::{
     After, Claim, Context, Error, Keyspace, NewJob, Parked, concurrency, dependencies, jobs, tenants, workers,
 };
@@ -65,10 +66,10 @@ impl Walk {
                     4 | 5 => {
                         Ending::Parked(Park { at, token: now_us.to_string(), not_before_us: now_us + 20 })
                     }
-                    0 => Ending::Completed(json("1")),
+                    0 => Ending::completed(json("1")),
                     1 => Ending::Failed("no".into()),
                     2 => Ending::Stopped,
-                    _ => Ending::Crashed { reason: "ouch".into(), retry_us: Some(now_us + 5) },
+                    _ => Ending::Crashed { error: "ouch".into(), retry_us: Some(now_us + 5) },
                 };
                 let priority = self.rng.random_bool(0.5).then(|| self.rng.random_range(-1.0..1.0));
                 claims::end(Context::new(tx, keys, T, now_us, 20), &id, &claim, &ending, None, priority)
@@ -84,7 +85,12 @@ impl Walk {
                     tx,
                     keys,
                     T,
-                    concurrency::ReleaseOptions { rotation: &turn, most: 1, clears },
+                    concurrency::ReleaseOptions {
+                        rotation: &turn,
+                        most: 1,
+                        clears,
+                        tasks: &Tasks::default(),
+                    },
                     |_| true,
                     in_order,
                 )
@@ -197,6 +203,7 @@ impl Walk {
                         rotation: &concurrency::Rotation::default(),
                         most: 1,
                         clears: true,
+                        tasks: &Tasks::default(),
                     },
                     |_| true,
                     in_order,
@@ -206,7 +213,7 @@ impl Walk {
                 let claim = Claim { worker: "z".into(), number: u64::try_from(now_us).unwrap() + n as u64 };
                 if claims::claim(Context::new(&tx, keys, T, now_us, 20), id, &claim).await.unwrap().is_some()
                 {
-                    let ending = Ending::Completed(json("1"));
+                    let ending = Ending::completed(json("1"));
                     claims::end(Context::new(&tx, keys, T, now_us, 20), id, &claim, &ending, None, None)
                         .await
                         .unwrap();

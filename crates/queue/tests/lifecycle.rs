@@ -14,7 +14,7 @@ fn new(id: &str) -> NewJob {
 }
 
 fn crash(not_before_us: i64) -> Ending {
-    Ending::Crashed { reason: "ouch".into(), retry_us: Some(not_before_us) }
+    Ending::Crashed { error: "ouch".into(), retry_us: Some(not_before_us) }
 }
 
 type World = crate::common::World<Lifecycle>;
@@ -100,7 +100,7 @@ async fn a_running_job_that_is_added_again_for_later_waits_after_its_end() {
     let claim = world.claim("a", 1).await.unwrap();
     let later = NewJob { not_before_us: Some(100), ..new("a") };
     assert_eq!(world.add(&later, 6).await, Added::RunsAgain);
-    world.end("a", &claim, Ending::Completed(json("1")), 8).await.unwrap();
+    world.end("a", &claim, Ending::completed(json("1")), 8).await.unwrap();
     assert_eq!((world.get("a").await.state(), world.release(9).await), (State::Delayed, Some(100)));
 }
 
@@ -113,7 +113,7 @@ async fn adding_once_never_changes_a_job_that_is_there() {
     assert_eq!(once(6).await, Added::AlreadyThere);
     let claim = world.claim("a", 1).await.unwrap();
     assert_eq!(once(8).await, Added::AlreadyThere);
-    world.end("a", &claim, Ending::Completed(json("1")), 9).await.unwrap();
+    world.end("a", &claim, Ending::completed(json("1")), 9).await.unwrap();
     assert_eq!(once(10).await, Added::AlreadyThere);
     assert_eq!((world.get("a").await.state(), world.get("a").await.added_us), (State::Completed, 5));
 }
@@ -143,7 +143,7 @@ async fn the_next_run_does_not_have_the_result_of_the_one_before() {
     world.add(&new("a"), 5).await;
     let claim = world.claim("a", 1).await.unwrap();
     assert_eq!(world.add(&new("a"), 6).await, Added::RunsAgain);
-    world.end("a", &claim, Ending::Completed(json("1")), 8).await.unwrap();
+    world.end("a", &claim, Ending::completed(json("1")), 8).await.unwrap();
     assert!(world.get("a").await.result.is_none());
     let claim = world.claim("a", 2).await.unwrap();
     world.end("a", &claim, Ending::Failed("no".into()), 9).await.unwrap();
@@ -177,7 +177,7 @@ async fn a_job_waits_as_it_states_after_each_crash_unless_its_worker_says_how_lo
     for (number, wait_us) in (1..).zip([5, 30, 300, 300]) {
         let claim = world.claim("a", number).await.unwrap();
         world
-            .end("a", &claim, Ending::Crashed { reason: "ouch".into(), retry_us: None }, now_us)
+            .end("a", &claim, Ending::Crashed { error: "ouch".into(), retry_us: None }, now_us)
             .await
             .unwrap();
         let job = world.get("a").await;
@@ -196,7 +196,7 @@ async fn a_job_waits_as_it_states_after_each_crash_unless_its_worker_says_how_lo
         let stated = Retry { backoff: Some(waits.clone()), jitter: Some(true), ..Retry::default() };
         world.add(&new(id).with(|spec| spec.retry = stated), 5).await;
         let claim = world.claim(id, 1).await.unwrap();
-        world.end(id, &claim, Ending::Crashed { reason: "ouch".into(), retry_us: None }, 10).await.unwrap();
+        world.end(id, &claim, Ending::Crashed { error: "ouch".into(), retry_us: None }, 10).await.unwrap();
         at.push(world.get(id).await.order_us() - 10);
     }
     assert!(at.iter().all(|wait| (1_000_000..=1_100_000).contains(wait)) && at[0] != at[1], "{at:?}");
@@ -320,7 +320,7 @@ async fn a_job_that_is_rerun_keeps_its_request_and_resets_its_attempts() {
     let options = world.run(async |tx, keys| jobs::options(tx, keys, &job).await).await;
     assert_eq!(options.get(), added.options.get());
     let claim = world.claim("a", 2).await.unwrap();
-    world.end("a", &claim, Ending::Completed(json("null")), 60).await.unwrap();
+    world.end("a", &claim, Ending::completed(json("null")), 60).await.unwrap();
     assert_eq!(rerun("a").await, Retried::Not(State::Completed));
     world.add(&new("b"), 5).await;
     world.run(async |tx, keys| jobs::cancel(tx, keys, T, "b", 6).await).await;
@@ -333,7 +333,7 @@ async fn recording_an_end_is_idempotent() {
     let world = World::new().await;
     world.add(&new("a"), 5).await;
     let claim = world.claim("a", 1).await.unwrap();
-    let done = || Ending::Completed(json("1"));
+    let done = || Ending::completed(json("1"));
     assert!(matches!(world.end("a", &claim, done(), 8).await, Ok(Ended::Recorded(Some(_)))));
     let events = world.get("a").await.history.len();
     assert!(matches!(world.end("a", &claim, done(), 9).await, Ok(Ended::AlreadyRecorded(_))));
@@ -412,7 +412,7 @@ async fn operations_of_clients_do_not_shorten_the_history() {
     for n in 1..=15 {
         world.add(&new("a"), 5).await;
         let claim = Claim { worker: "w".into(), number: n };
-        let (keys, done) = (&world.keys, Ending::Completed(json("1")));
+        let (keys, done) = (&world.keys, Ending::completed(json("1")));
         let tx = world.tx().await;
         claims::claim(Context::new(&tx, keys, T, 7, 100), "a", &claim).await.unwrap().unwrap();
         claims::end(Context::new(&tx, keys, T, 8, 100), "a", &claim, &done, None, None).await.unwrap();
@@ -458,8 +458,8 @@ async fn the_largest_record_fits_a_value() {
         let claim = Claim { worker: "w".into(), number: n };
         let (keys, info) = (&world.keys, large(most));
         // Quotes take two bytes each in JSON. Odd jobs complete, and leave a result.
-        let failed = Ending::Failed("\"".repeat(2_000));
-        let ending = if n % 2 == 0 { failed } else { Ending::Completed(large(most)) };
+        let failed = Ending::Failed("\"".repeat(2_000).into());
+        let ending = if n % 2 == 0 { failed } else { Ending::completed(large(most)) };
         let tx = world.tx().await;
         claims::claim(Context::new(&tx, keys, T, 7, 1_000), "a", &claim).await.unwrap().unwrap();
         claims::end(Context::new(&tx, keys, T, 8, 1_000), "a", &claim, &ending, Some(&info), None)

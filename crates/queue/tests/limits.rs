@@ -16,6 +16,7 @@ use turnwise_queue::concurrency;
 use turnwise_queue::dependencies::{self, After, MAX_AFTER};
 use turnwise_queue::jobs::{self, Added};
 use turnwise_queue::locks::{Asked, LockAt, Spot, has_room};
+use turnwise_queue::tasks::Tasks;
 use turnwise_queue::{
     Claim, Context, Error, NewJob, Parked, Result, RunKey, State, filters, locks, parking, workers,
 };
@@ -179,11 +180,11 @@ impl World {
 }
 
 fn completed() -> Ending {
-    Ending::Completed(large(12_000))
+    Ending::completed(large(12_000))
 }
 
 fn failed() -> Ending {
-    Ending::Failed("x".repeat(1_000))
+    Ending::Failed("x".repeat(1_000).into())
 }
 
 #[tokio::test]
@@ -335,7 +336,12 @@ async fn a_dead_worker_is_removed_whatever_its_jobs_hold() {
                         tx,
                         &world.keys,
                         &job_type,
-                        concurrency::ReleaseOptions { rotation: &rotation, most: 9, clears: true },
+                        concurrency::ReleaseOptions {
+                            rotation: &rotation,
+                            most: 9,
+                            clears: true,
+                            tasks: &Tasks::default(),
+                        },
                         |_| true,
                         next,
                     )

@@ -66,9 +66,9 @@ impl World {
             world.put(&new, at_us).await;
             let failed = |reason: &str| Some(Ending::Failed(reason.into()));
             let ending = match n % 10 {
-                0..=2 => Some(Ending::Completed(json("null"))),
+                0..=2 => Some(Ending::completed(json("null"))),
                 3 => failed(if n % 20 == 3 { "HTTP 503" } else { "timeout after 12345 ms" }),
-                4 => Some(Ending::Crashed { reason: "HTTP 503".into(), retry_us: Some(2_000_000 + n / 20) }),
+                4 => Some(Ending::Crashed { error: "HTTP 503".into(), retry_us: Some(2_000_000 + n / 20) }),
                 5 => None,
                 9 => {
                     let cancelled = world

@@ -254,7 +254,7 @@ impl Walk {
                 }
             }
             (9..11, Some(claim)) => {
-                let ending = Ending::Completed(json("1"));
+                let ending = Ending::completed(json("1"));
                 claims::end(Context::new(tx, keys, T, now_us, 20), id, &claim, &ending, None, None).await?;
                 jobs::remove(tx, keys, T, id).await?;
                 self.model.0.remove(id);
@@ -465,7 +465,7 @@ impl Many {
                     break;
                 }
                 self.ledger.remove(id);
-                let ending = &Ending::Completed(json("1"));
+                let ending = &Ending::completed(json("1"));
                 store
                     .transact(|tx| async move {
                         claims::end(Context::new(&tx, keys, T, 9, 20), id, claim, ending, None, None).await

@@ -130,7 +130,7 @@ impl World {
     }
 
     async fn done(&self, id: &str, claim: &Claim) {
-        self.end(id, claim, Ending::Completed(json("1"))).await.unwrap();
+        self.end(id, claim, Ending::completed(json("1"))).await.unwrap();
     }
 
     async fn reserve(&self, id: &str, now_us: i64) -> Option<i64> {
@@ -146,9 +146,9 @@ fn endings() -> Vec<(Ending, State)> {
     let at = Parked { group: "g".into(), key: "k".into() };
     let park = Park { at, token: "t".into(), not_before_us: 900 };
     vec![
-        (Ending::Completed(json("1")), State::Completed),
+        (Ending::completed(json("1")), State::Completed),
         (Ending::Failed("no".into()), State::Failed),
-        (Ending::Crashed { reason: "ouch".into(), retry_us: Some(900) }, State::Crashing),
+        (Ending::Crashed { error: "ouch".into(), retry_us: Some(900) }, State::Crashing),
         (Ending::Stopped, State::Pending),
         (Ending::Preempted, State::Pending),
         (Ending::Parked(park), State::Delayed),
@@ -460,7 +460,7 @@ async fn a_job_that_waits_ends_in_every_way_in_which_one_that_runs_does() {
             }
             3 => {
                 assert_eq!(world.add(&new("a", r#"{"node":{"shared":["m"]}}"#), 12).await, Added::RunsAgain);
-                world.end("a", &claim, Ending::Completed(json("1"))).await.unwrap();
+                world.end("a", &claim, Ending::completed(json("1"))).await.unwrap();
                 assert_eq!(world.get("a").await.locks, requests(r#"{"node":{"shared":["m"]}}"#));
                 Some(State::Pending)
             }

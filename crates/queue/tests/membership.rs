@@ -145,7 +145,7 @@ async fn a_removal_that_stops_half_way_can_be_seen_and_finished() {
     // It is no longer a member: none of its writes count, although its job is not given back yet.
     let listed = world.run(async |tx, keys| workers::list(tx, keys, T).await).await;
     assert_eq!(listed.len(), 1);
-    let ending = Ending::Completed(json("1"));
+    let ending = Ending::completed(json("1"));
     let ended = world
         .try_run(async |tx, keys| {
             claims::end(Context::new(tx, keys, T, 3, HISTORY), "c", &claim, &ending, None, None).await

@@ -206,7 +206,7 @@ async fn parking_resets_consecutive_crashes_and_is_idempotent() {
     world.add("a", 1).await;
     let claim = Claim { worker: "w".into(), number: 1 };
     world.run(async |tx, keys| claims::claim(Context::new(tx, keys, T, 10, 20), "a", &claim).await).await;
-    let crash = Ending::Crashed { reason: "ouch".into(), retry_us: Some(11) };
+    let crash = Ending::Crashed { error: "ouch".into(), retry_us: Some(11) };
     world
         .run(async |tx, keys| {
             claims::end(Context::new(tx, keys, T, 10, 20), "a", &claim, &crash, None, None).await

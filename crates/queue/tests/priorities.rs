@@ -6,6 +6,7 @@ use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::concurrency::ReleaseOptions;
 use turnwise_queue::jobs::{self, Prioritized};
+use turnwise_queue::tasks::Tasks;
 use turnwise_queue::{
     Claim, Context, Error, Keyspace, NewJob, Result, State, concurrency, filters, locks, tenants,
 };
@@ -94,7 +95,7 @@ async fn a_job_keeps_its_class_until_a_client_changes_it() {
     for (number, ending) in [
         (1, Ending::Stopped),
         (2, Ending::Preempted),
-        (3, Ending::Crashed { reason: "ouch".into(), retry_us: Some(95) }),
+        (3, Ending::Crashed { error: "ouch".into(), retry_us: Some(95) }),
     ] {
         let claim = world.claim("a", number).await;
         world.end("a", &claim, ending).await;
@@ -157,7 +158,12 @@ async fn the_class_changes_wherever_a_job_waits() {
                 tx,
                 keys,
                 T,
-                ReleaseOptions { rotation: &concurrency::Rotation::default(), most: 9, clears: true },
+                ReleaseOptions {
+                    rotation: &concurrency::Rotation::default(),
+                    most: 9,
+                    clears: true,
+                    tasks: &Tasks::default(),
+                },
                 |_| true,
                 all,
             )

@@ -136,7 +136,7 @@ async fn two_workers_cannot_claim_the_same_job() {
 async fn a_running_job_completes() {
     let world = World::new().await;
     let claim = world.started("a", 5).await;
-    let job = world.end("a", &claim, Ending::Completed(json("[1]")), 9).await.unwrap().unwrap();
+    let job = world.end("a", &claim, Ending::completed(json("[1]")), 9).await.unwrap().unwrap();
     assert_eq!((job.state(), job.result.as_ref().unwrap().get()), (State::Completed, "[1]"));
     assert_eq!(World::history(&job), ["completed", "started", "added"]);
     world.is_only_in("nowhere", "a").await;
@@ -152,7 +152,7 @@ async fn a_running_job_fails() {
 }
 
 fn crash(not_before_us: i64) -> Ending {
-    Ending::Crashed { reason: "ouch".into(), retry_us: Some(not_before_us) }
+    Ending::Crashed { error: "ouch".into(), retry_us: Some(not_before_us) }
 }
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn a_crashed_job_is_pending_again_when_its_backoff_is_over() {
     world.is_only_in("pending", "a").await;
     let job = world.claim("a", "w", 101).await.unwrap();
     assert_eq!(job.crashes, 1);
-    let job = world.end("a", job.claim().unwrap(), Ending::Completed(json("1")), 102).await.unwrap().unwrap();
+    let job = world.end("a", job.claim().unwrap(), Ending::completed(json("1")), 102).await.unwrap().unwrap();
     assert_eq!(job.crashes, 0, "a good end ends the row of crashes");
 }
 
@@ -208,7 +208,7 @@ async fn a_stopped_job_is_pending_again_in_its_place() {
 #[tokio::test]
 async fn a_finished_job_that_is_added_again_runs_again() {
     let world = World::new().await;
-    for ending in [Ending::Completed(json("1")), Ending::Failed("x".into())] {
+    for ending in [Ending::completed(json("1")), Ending::Failed("x".into())] {
         let claim = world.started("a", 5).await;
         world.end("a", &claim, ending, 9).await.unwrap();
         assert_eq!(world.add(&new("a"), 20).await, Added::Queued);
@@ -234,7 +234,7 @@ async fn a_waiting_job_that_is_added_again_keeps_its_place_with_new_options() {
 #[tokio::test]
 async fn a_running_job_that_is_added_again_runs_once_more_after_it_ends() {
     let world = World::new().await;
-    for ending in [Ending::Completed(json("1")), Ending::Failed("x".into()), Ending::Stopped, crash(99)] {
+    for ending in [Ending::completed(json("1")), Ending::Failed("x".into()), Ending::Stopped, crash(99)] {
         let claim = world.started("a", 5).await;
         assert_eq!(world.add(&new("a"), 8).await, Added::RunsAgain);
         world.is_only_in("active", "a").await;
@@ -242,7 +242,7 @@ async fn a_running_job_that_is_added_again_runs_once_more_after_it_ends() {
         assert_eq!(job.state(), State::Pending);
         world.is_only_in("pending", "a").await;
         let job = world.claim("a", "w", 10).await.unwrap();
-        let job = world.end("a", job.claim().unwrap(), Ending::Completed(json("1")), 11).await.unwrap();
+        let job = world.end("a", job.claim().unwrap(), Ending::completed(json("1")), 11).await.unwrap();
         assert_eq!(job.unwrap().state(), State::Completed, "it runs once more, not for ever");
         world.remove("a").await.unwrap();
     }
@@ -292,7 +292,7 @@ async fn a_job_that_was_done_before_it_was_stopped_is_completed() {
     let world = World::new().await;
     let claim = world.started("a", 5).await;
     world.cancel("a", 6).await.unwrap();
-    let job = world.end("a", &claim, Ending::Completed(json("1")), 9).await.unwrap().unwrap();
+    let job = world.end("a", &claim, Ending::completed(json("1")), 9).await.unwrap().unwrap();
     assert_eq!(job.state(), State::Completed);
 }
 
@@ -337,7 +337,7 @@ async fn a_removed_job_leaves_no_row() {
     assert_eq!(world.state("b").await, Some(State::Running), "its worker has to stop it first");
     assert!(world.end("b", &claim, Ending::Stopped, 9).await.unwrap().is_none());
     let claim = world.started("c", 5).await;
-    world.end("c", &claim, Ending::Completed(json("1")), 9).await.unwrap();
+    world.end("c", &claim, Ending::completed(json("1")), 9).await.unwrap();
     world.remove("c").await.unwrap();
     world.is_only_in("nowhere", "").await;
     let rows = world.tx().await.range(&everything(&world), 100).await.unwrap();
@@ -365,7 +365,7 @@ async fn a_stale_claim_changes_nothing() {
     let now_held = world.claim("a", "w", 7).await.unwrap().claim().unwrap().clone();
     assert_ne!(stale, now_held);
     let before = world.tx().await.range(&world.keys.jobs(T), 10).await.unwrap();
-    for ending in [Ending::Completed(json("1")), Ending::Failed("x".into()), Ending::Stopped, crash(9)] {
+    for ending in [Ending::completed(json("1")), Ending::Failed("x".into()), Ending::Stopped, crash(9)] {
         assert!(matches!(world.end("a", &stale, ending, 8).await, Err(Error::Halt)));
     }
     let tx = world.tx().await;
@@ -440,7 +440,7 @@ async fn a_history_is_bounded_in_entries_and_bytes() {
     for n in 0..40 {
         let job = world.claim("a", "w", n).await.unwrap();
         let reason = "\u{1}ä\"".repeat(5_000);
-        let ending = Ending::Crashed { reason, retry_us: Some(n) };
+        let ending = Ending::Crashed { error: reason.into(), retry_us: Some(n) };
         let job = world.end("a", job.claim().unwrap(), ending, n).await.unwrap().unwrap();
         assert!(
             job.history.len() <= HISTORY && job.reason().unwrap().len() <= turnwise_queue::MAX_REASON_BYTES

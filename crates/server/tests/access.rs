@@ -24,6 +24,8 @@ fn needed(method: &str, path: &str) -> &'static str {
         }
         _ if path.starts_with("/v1/workers") && method == "PUT" => "operator",
         _ if path.starts_with("/v1/webhooks") => "write",
+        // Who only looks at a job does not see its options.
+        _ if path.starts_with("/v1/jobs/") && path.ends_with("/options") => "write",
         _ if path.starts_with("/v1/filters") || reads && operators.contains(&path) => "operator",
         _ if path.starts_with("/v1/workers") => "worker",
         "/acme/_replicator/_all_docs"

@@ -13,6 +13,7 @@ async fn changes_leave_a_line_and_are_refused_without_one() {
     let admin = server.close().await;
     let client = server.with(&admin).token(&["client:acme"]).await;
     let (admin, client) = (server.with(&admin), server.with(&client));
+    admin.hide("t", &["/password"]).await;
     let add = json!({"id": "a", "options": {"password": "hunter2-audit"}});
     assert_eq!(client.post("/v1/jobs/t", &add).await.status, 201);
     assert_eq!(client.get("/v1/jobs/t/a").await.status, 200);
@@ -41,6 +42,7 @@ async fn changes_leave_a_line_and_are_refused_without_one() {
         [
             ("POST /v1/tokens", "nobody", 201),
             ("POST /v1/tokens", "token", 201),
+            ("PUT /v1/types/t", "token", 200),
             ("POST /v1/jobs/t", "token", 201),
             ("PUT /v1/filters/f", "token", 403),
             ("POST /v1/jobs/t", "nobody", 401),

@@ -137,6 +137,7 @@ async fn a_stream_has_what_happens_to_all_jobs() {
     let worker = ExternalWorker::register(&server, "t", 9).await;
     let mut stream = Stream::open(&server.nobody(), "").await;
     let mut failures = Stream::open(&server.nobody(), "?state=failed,removed&type=t,u").await;
+    server.hide("t", &["/password"]).await;
     server.post("/v1/jobs/t", &json!({"id": "a", "options": {"password": "hunter2"}})).await;
     server.post("/v1/jobs/t", &json!({"id": "later", "delay_ms": 3_600_000})).await;
     assert_eq!(stream.step().await, "a added pending");

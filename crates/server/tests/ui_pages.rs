@@ -5,6 +5,8 @@ use turnwise_testkit::canary;
 
 use crate::common::{TestServer, until};
 
+mod jobs;
+
 /// A person with a token who looks at pages and sends their forms.
 struct Person<'a> {
     server: &'a TestServer,
@@ -510,6 +512,7 @@ async fn pages_of_operators_and_administrators_are_for_them_alone() {
 async fn forms_of_other_sites_change_nothing() {
     let server = TestServer::start().await;
     for path in [
+        "/ui/jobs/new",
         "/ui/replications/new",
         "/ui/replication",
         "/ui/workers",

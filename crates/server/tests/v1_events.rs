@@ -63,6 +63,7 @@ impl Stream {
 async fn a_stream_has_every_step_of_a_job_and_ends_with_it() {
     let server = TestServer::start().await;
     let worker = ExternalWorker::register(&server, "t", 9).await;
+    server.hide("t", &["/password"]).await;
     server.post("/v1/jobs/t", &json!({"id": "a", "options": {"password": "hunter2"}})).await;
     let mut stream = Stream::open(&server, "a", None).await;
     let (_, added) = stream.state().await;

@@ -79,6 +79,8 @@ pub struct CheckerState {
     pub load: Loads,
     /// When a job of each type was last claimed or given back, in µs since the world began.
     pub moved_us: BTreeMap<String, i64>,
+    /// When a run of each type last ended otherwise than by being given back, in µs since the world began.
+    pub disturbed_us: BTreeMap<String, i64>,
     /// What handlers did.
     pub executions: Executions,
     /// When each job's record last changed, in µs since the world began.
@@ -368,6 +370,7 @@ impl Checker {
             if let Some(
                 Row::Job(job)
                 | Row::Options(job, _)
+                | Row::Output(job, ..)
                 | Row::Index(job, _)
                 | Row::Lock(job, ..)
                 | Row::LockQueue(job, ..)

@@ -19,10 +19,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::claims::Answer;
+use turnwise_queue::claims::{Answer, Report};
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::{Asked, Held, LockAt, Spot};
-use turnwise_queue::{Claim, Error, Job, Result, RunKey};
+use turnwise_queue::output::Level;
+use turnwise_queue::{Claim, Error, Job, LogLine, Result, RunError, RunKey};
 use turnwise_store::Runtime;
 use turnwise_worker::{Accepted, External, ExternalEnd, Wanted};
 
@@ -390,8 +391,11 @@ impl Me {
     async fn update(&self, worker: &str, id: &str, claim: u64, n: u64) -> Reply<Answer> {
         let (worker, id) = (worker.to_owned(), id.to_owned());
         let info = json(n.to_string());
+        let message = format!("report {n}");
+        let log = [LogLine { at_us: 0, level: Level::Info, message, fields: None }];
         let update = |external: External, _| async move {
-            external.update(EXTERNAL, &worker, &id, claim, &info).await
+            let report = Report { info: Some(&info), log: &log };
+            external.update(EXTERNAL, &worker, &id, claim, report).await
         };
         self.call(Duration::ZERO, update).await
     }
@@ -399,9 +403,9 @@ impl Me {
     async fn end(&self, worker: &str, id: &str, claim: u64, did: &Did) -> Reply<()> {
         let (worker, id) = (worker.to_owned(), id.to_owned());
         let end = match did {
-            Did::Completed => ExternalEnd::Completed(json(claim.to_string())),
-            Did::Failed => ExternalEnd::Failed(format!("failure {claim}")),
-            Did::Crashed => ExternalEnd::crashed(format!("crash {claim}")),
+            Did::Completed => ExternalEnd::completed(json(claim.to_string())),
+            Did::Failed => ExternalEnd::Failed(classed(format!("failure {claim}"))),
+            Did::Crashed => ExternalEnd::crashed(classed(format!("crash {claim}"))),
             Did::Snoozed => {
                 let for_us = i64::try_from(SNOOZE.as_micros()).expect("some seconds");
                 ExternalEnd::Snoozed { until_us: 0, for_us }
@@ -413,6 +417,11 @@ impl Me {
         };
         self.call(Duration::ZERO, end).await
     }
+}
+
+/// An error of which the history does not say all, so that it has a row of its own.
+fn classed(message: String) -> RunError {
+    RunError { message, class: Some("Fault".to_owned()), trace: Some("at run (job.rs:1)".to_owned()) }
 }
 
 /// The lock requests of an external worker's run.

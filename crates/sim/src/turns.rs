@@ -83,11 +83,18 @@ impl Turns {
             let could_run: BTreeSet<&JobKey> =
                 jobs.iter().filter(|(_, job)| is_runnable(job, told_us)).map(|(key, _)| *key).collect();
             let all_continuous = jobs.iter().all(|(_, job)| job.continuous && job.state() == State::Running);
-            if !all_continuous {
+            // A job that crashes, or is put off, may be back before anybody looks, and others are moved for it.
+            let disturbed_us = inspection.known.disturbed_us.get(job_type).copied().unwrap_or(0);
+            let is_disturbed =
+                self.steady_us.get(job_type).is_some_and(|steady_us| disturbed_us > *steady_us);
+            if !all_continuous || is_disturbed {
                 self.steady_us.insert(job_type.clone(), inspection.now_us);
             }
             let steady_us = *self.steady_us.entry(job_type.clone()).or_insert(inspection.now_us);
-            if !all_continuous || !is_balanced(inspection, job_type, (steady_us, max_jobs, rotation))? {
+            if !all_continuous
+                || is_disturbed
+                || !is_balanced(inspection, job_type, (steady_us, max_jobs, rotation))?
+            {
                 self.balanced_us.remove(job_type);
             } else {
                 let since_us = *self.balanced_us.entry(job_type.clone()).or_insert(inspection.now_us);

@@ -4,12 +4,11 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::eligibility::concurrency::{Limit, of_job};
-use turnwise_policy::eligibility::condition::{Condition, Subject, Truth, Value};
+use turnwise_policy::eligibility::condition::{Condition, Subject, Value};
 use turnwise_policy::eligibility::filters::{Filters, Verdict};
-use turnwise_queue::selection::{Members, searching};
+use turnwise_queue::selection::{TestedOptions, searching};
 use turnwise_queue::{Error, Job, Keyspace, Result, concurrency, filters, jobs, webhooks};
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction, Watch};
 
@@ -97,11 +96,11 @@ impl FilterSet {
 
     async fn verdict(&self, tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Verdict<'_>> {
         let options = match self.rules.ask_for_options() {
-            true => Some(jobs::options(tx, keys, job).await?),
-            false => None,
+            true => TestedOptions::of(tx, keys, job).await?,
+            false => TestedOptions::hidden(),
         };
         let judge = || {
-            let members = Members::new(options.as_deref());
+            let members = options.members();
             self.rules.judge(&subject(job, &|path| members.option(path)))
         };
         Ok(searching(self.rules.pattern_bytes(), judge).await)
@@ -126,13 +125,17 @@ impl FilterCache {
     }
 }
 
-/// Whether a filter that does not accept applies to a job. The options are needed only if the condition [asks for them](Condition::asks_for_options).
-pub async fn holds(condition: &Condition, job: &Job, options: Option<&RawValue>) -> bool {
-    let evaluate = || {
-        let members = Members::new(options);
-        condition.truth(&subject(job, &|path| members.option(path))) != Truth::Fails
+/// Whether a filter that does not accept applies to a job.
+pub async fn holds(tx: &Transaction, keys: &Keyspace, condition: &Condition, job: &Job) -> Result<bool> {
+    let options = match condition.asks_for_options() {
+        true => TestedOptions::of(tx, keys, job).await?,
+        false => TestedOptions::hidden(),
     };
-    searching(condition.pattern_bytes(), evaluate).await
+    let evaluate = || {
+        let members = options.members();
+        condition.applies(&subject(job, &|path| members.option(path)))
+    };
+    Ok(searching(condition.pattern_bytes(), evaluate).await)
 }
 
 fn subject<'a>(job: &'a Job, option: &'a dyn Fn(&[String]) -> Option<Value>) -> Subject<'a> {
@@ -141,6 +144,7 @@ fn subject<'a>(job: &'a Job, option: &'a dyn Fn(&[String]) -> Option<Value>) -> 
         job_type: &job.job_type,
         tenant: &job.tenant,
         user: job.user.as_deref(),
+        task: job.task.as_deref(),
         reasons: &job.reasons,
         added_us: job.added_us,
         option,

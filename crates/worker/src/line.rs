@@ -1,7 +1,7 @@
 //! Lines: of those who wait for the same thing, one at a time goes first, in the order of their arrival.
 //!
-//! External workers wait for jobs: of each type and filter of tenants, only the first one watches the store. If workers with
-//! different tenants shared a line, the first one could not take what the next one could. Passes wait for their turn.
+//! External workers wait for jobs: of each type, of those who may take the same jobs only the first one watches the store. If workers with
+//! other tenants or tasks shared a line, the first one could not take what the next one could. Passes wait for their turn.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,8 +16,8 @@ pub(crate) struct Lines {
     by_key: Mutex<BTreeMap<Key, Arc<tokio::sync::Mutex<()>>>>,
 }
 
-/// A job type, and the name of a filter of tenants.
-type Key = (String, Option<String>);
+/// A job type, and the name of what its workers may take.
+type Key = (String, String);
 
 /// The head of a line. Dropping it admits the next worker.
 pub(crate) struct First {
@@ -34,8 +34,8 @@ struct Position {
 
 impl Lines {
     /// Returns once every worker that joined the line earlier has left.
-    pub async fn join(self: &Arc<Self>, job_type: &str, tenants: Option<&str>) -> First {
-        let key = (job_type.to_owned(), tenants.map(str::to_owned));
+    pub async fn join(self: &Arc<Self>, job_type: &str, takes: &str) -> First {
+        let key = (job_type.to_owned(), takes.to_owned());
         let line = lock(&self.by_key).entry(key.clone()).or_default().clone();
         let position = Position { lines: self.clone(), key };
         First { _first: line.lock_owned().await, _position: position }

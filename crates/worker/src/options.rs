@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use turnwise_policy::backoff::{self, OnLost};
 use turnwise_queue::deadlines::Timeouts;
-use turnwise_queue::{Bounds, DEFAULT_MAX_HISTORY, NodeOptions, Terms};
+use turnwise_queue::output::{DEFAULT_MAX_ERRORS, DEFAULT_MAX_RESULT_BYTES};
+use turnwise_queue::{Bounds, DEFAULT_MAX_HISTORY, Kept, NodeOptions, Terms};
 
 use crate::fairness::FairRules;
 use crate::locks::QueueRules;
@@ -55,6 +56,10 @@ pub struct Tunables {
     pub bounds: Option<Bounds>,
     /// The number of history entries that a job keeps, from its next entry on.
     pub max_history: usize,
+    /// The number of latest errors with a class or a trace that a job keeps.
+    pub max_errors: usize,
+    /// The largest result, in bytes.
+    pub max_result_bytes: usize,
     /// The backoff of crashed jobs, from their next start on.
     pub backoff: backoff::Rules,
     /// What happens to a job whose worker is lost, from the job's next start on.
@@ -75,6 +80,11 @@ impl Tunables {
     /// How many of `running` jobs may continue; at least as many as there are slots.
     pub(crate) fn may_continue(&self, running: usize) -> usize {
         self.bounds.map_or(self.max_jobs, |bounds| running.min(bounds.most).max(self.max_jobs))
+    }
+
+    /// How much of its output a job keeps.
+    pub(crate) fn kept(&self) -> Kept {
+        Kept { history: self.max_history, errors: self.max_errors, result_bytes: self.max_result_bytes }
     }
 
     /// The terms of a run that starts now.
@@ -109,6 +119,8 @@ impl Default for Tunables {
             max_jobs: 500,
             bounds: None,
             max_history: DEFAULT_MAX_HISTORY,
+            max_errors: DEFAULT_MAX_ERRORS,
+            max_result_bytes: DEFAULT_MAX_RESULT_BYTES,
             backoff: backoff::Rules::default(),
             on_lost: OnLost::default(),
             jitter: false,

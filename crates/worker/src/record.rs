@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::claims::{self, Ending, Park};
 use turnwise_queue::jobs::PREFETCHED;
-use turnwise_queue::{Context, Error, MAX_INFO_BYTES, Result};
+use turnwise_queue::{Context, Error, Result};
 use turnwise_store::{Error as StoreError, Transaction};
 
 use crate::metrics::{CrashKind, RunResult};
@@ -73,7 +73,7 @@ pub(crate) async fn record(shared: &Shared, end: End, crash: CrashKind, halt: &C
         tracing::error!(job = %end.job.id, %error, "the end of a job could not be written");
         if !is_passing(&error) && !replaced {
             // The record is at fault, not the store: this end can never be written, but another one can.
-            let ending = Ending::Failed(format!("the end of the job could not be written: {error}"));
+            let ending = Ending::Failed(format!("the end of the job could not be written: {error}").into());
             end = Arc::new(End { job: end.job.clone(), ending, info: end.info.clone(), key: end.key });
             replaced = true;
             continue;
@@ -89,10 +89,10 @@ pub(crate) async fn record(shared: &Shared, end: End, crash: CrashKind, halt: &C
 fn log_failure(shared: &Shared, claimed: &ClaimedJob, ending: &Ending) {
     let (job_type, job) = (&shared.job_type, &claimed.id);
     match ending {
-        Ending::Crashed { reason, .. } if claimed.terms.is_last(claimed.attempts.saturating_add(1)) => {
-            tracing::warn!(job_type, job, "failed with its last attempt: {reason}");
+        Ending::Crashed { error, .. } if claimed.terms.is_last(claimed.attempts.saturating_add(1)) => {
+            tracing::warn!(job_type, job, "failed with its last attempt: {error}");
         }
-        Ending::Crashed { reason, retry_us } => {
+        Ending::Crashed { error, retry_us } => {
             let now_us = shared.store.runtime().now_us();
             let ran_us = now_us.saturating_sub(claimed.started_us.unwrap_or(now_us));
             let crashes = claimed.terms.backoff.crashes_in_row(claimed.crashes, ran_us);
@@ -101,9 +101,9 @@ fn log_failure(shared: &Shared, claimed: &ClaimedJob, ending: &Ending) {
                 None => claimed.terms.wait_us(&claimed.id, crashes),
             };
             let wait_s = rounded_s(wait_us);
-            tracing::warn!(job_type, job, crashes, "crashed, next try in {wait_s} s: {reason}");
+            tracing::warn!(job_type, job, crashes, "crashed, next try in {wait_s} s: {error}");
         }
-        Ending::Failed(reason) => tracing::warn!(job_type, job, "failed: {reason}"),
+        Ending::Failed(error) => tracing::warn!(job_type, job, "failed: {error}"),
         Ending::Completed(_)
         | Ending::Snoozed { .. }
         | Ending::Stopped
@@ -120,12 +120,8 @@ fn rounded_s(us: i64) -> i64 {
 /// How the run of a job ends that was not preempted.
 pub(crate) fn ending(shared: &Shared, outcome: Outcome) -> Ending {
     match outcome {
-        Outcome::Completed(result) if result.get().len() > MAX_INFO_BYTES => Ending::Failed(format!(
-            "its result has {} bytes; at most {MAX_INFO_BYTES} are allowed",
-            result.get().len()
-        )),
-        Outcome::Completed(result) => Ending::Completed(result),
-        Outcome::Failed(reason) => Ending::Failed(reason),
+        Outcome::Completed(result) => Ending::completed(result),
+        Outcome::Failed(reason) => Ending::Failed(reason.into()),
         Outcome::Stopped => Ending::Stopped,
         Outcome::Snoozed(time) => {
             let now_us = shared.store.runtime().now_us();
@@ -138,7 +134,7 @@ pub(crate) fn ending(shared: &Shared, outcome: Outcome) -> Ending {
             let not_before_us = runtime.now_us().saturating_add(wait_us);
             Ending::Parked(Park { at, token, not_before_us })
         }
-        Outcome::Crashed(reason) => Ending::Crashed { reason, retry_us: None },
+        Outcome::Crashed(reason) => Ending::Crashed { error: reason.into(), retry_us: None },
     }
 }
 
@@ -242,13 +238,11 @@ async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
 }
 
 async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) -> Result<()> {
-    let (keys, job_type, max_history) = (&shared.keys, &shared.job_type, shared.tunables.get().max_history);
+    let (keys, job_type, kept) = (&shared.keys, &shared.job_type, shared.tunables.get().kept());
     let End { job, ending, info, key } = end;
     let ClaimedJob { id, claim, .. } = &**job;
     let info = info.as_deref();
-    match claims::end(Context::new(tx, keys, job_type, now_us, max_history), id, claim, ending, info, *key)
-        .await?
-    {
+    match claims::end(Context { tx, keys, job_type, now_us, kept }, id, claim, ending, info, *key).await? {
         claims::Ended::Recorded(job) => {
             let ended = AssertUnwindSafe(shared.handler.ended(tx, keys, job.as_deref()));
             ended.catch_unwind().await.unwrap_or_else(|_| {

@@ -282,7 +282,7 @@ impl RunOutcome {
 
     pub fn of(ending: &Ending) -> RunOutcome {
         let error = match ending {
-            Ending::Failed(reason) | Ending::Crashed { reason, .. } => Some(reason.clone()),
+            Ending::Failed(error) | Ending::Crashed { error, .. } => Some(error.to_string()),
             _ => None,
         };
         RunOutcome { name: RunResult::from(ending).name(), error }

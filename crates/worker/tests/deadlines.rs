@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_queue::check::check_rows;
+use turnwise_queue::claims::Report;
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::{Asked, LockAt, Spot};
 use turnwise_queue::{Claim, Error, NewJob, RunKey, State, jobs, workers};
@@ -141,7 +142,7 @@ impl Served {
     }
 
     async fn update(&self, id: &str, claim: u64) -> turnwise_queue::Result<()> {
-        self.external.update(T, &self.worker, id, claim, &json("1")).await.map(drop)
+        self.external.update(T, &self.worker, id, claim, Report::of(Some(&json("1")))).await.map(drop)
     }
 
     async fn state(&self, id: &str) -> State {
@@ -174,7 +175,7 @@ async fn an_external_run_that_hangs_is_taken_back_from_a_worker_that_pings() {
     // The worker is still a member, but its claim is gone.
     served.external.ping(T, &served.worker).await.unwrap();
     assert!(matches!(served.update("a", claim).await, Err(Error::Halt)));
-    let end = ExternalEnd::Completed(json("1"));
+    let end = ExternalEnd::completed(json("1"));
     let ended = served.external.end(T, &served.worker, "a", claim, end, None).await;
     assert!(matches!(ended, Err(Error::Halt)), "{ended:?}");
     let gone = served.world.run(async |tx, keys| workers::get(tx, keys, T, &served.worker).await).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::backoff;
-use turnwise_queue::claims::{self, Answer};
+use turnwise_queue::claims::{self, Answer, Report};
 use turnwise_queue::{Claim, Context, Error, EventKind, Job, NewJob, Result, State, jobs, workers};
 use turnwise_worker::{
     Accepted, External, ExternalEnd, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, Options, TenantFilter, Tunables,
@@ -51,7 +51,7 @@ async fn accept(external: &External, worker: &str, received: u64, limit: usize) 
 }
 
 fn completed() -> ExternalEnd {
-    ExternalEnd::Completed(json("42"))
+    ExternalEnd::completed(json("42"))
 }
 
 async fn end(external: &External, worker: &str, accepted: &Accepted, end: ExternalEnd) -> Option<Job> {
@@ -157,7 +157,8 @@ async fn a_job_is_accepted_and_completed() {
     assert_eq!((accepted.claim, accepted.options.get()), (1, r#"{"secret":1}"#));
     assert!(!format!("{accepted:?}").contains("secret"), "{accepted:?}");
     assert_eq!(accepted.job.state(), State::Running);
-    let answer = external.update(T, &worker.id, "a", 1, &json(r#"{"done":0.5}"#)).await.unwrap();
+    let answer =
+        external.update(T, &worker.id, "a", 1, Report::of(Some(&json(r#"{"done":0.5}"#)))).await.unwrap();
     assert_eq!(answer, Answer::Continue);
     let ended = external.end(T, &worker.id, "a", 1, completed(), Some(&json(r#"{"done":1}"#))).await;
     let job = ended.unwrap().unwrap();
@@ -482,7 +483,9 @@ async fn a_ping_returns_the_claims_that_must_stop_and_an_update_whether_its_own_
     assert_eq!(external.ping(T, &worker).await.unwrap().stop, [0; 0]);
     world.cancel("b").await;
     assert_eq!(external.ping(T, &worker).await.unwrap().stop, [2]);
-    let update = async |id: &'static str, claim| external.update(T, &worker, id, claim, &json("1")).await;
+    let update = async |id: &'static str, claim| {
+        external.update(T, &worker, id, claim, Report::of(Some(&json("1")))).await
+    };
     assert_eq!(update("a", 1).await.unwrap(), Answer::Continue);
     assert_eq!(update("b", 2).await.unwrap(), Answer::Cancel);
     let job = end(&external, &worker, &accepted[1], ExternalEnd::Released).await.unwrap();
@@ -504,7 +507,7 @@ async fn every_request_of_a_removed_worker_returns_halt() {
     let halted = |result: Option<Error>| assert!(matches!(result, Some(Error::Halt)), "{result:?}");
     halted(external.ping(T, &worker).await.err());
     halted(wait_for(&external, &worker, 1, 5, WAIT).await.err());
-    halted(external.update(T, &worker, "a", 1, &json("1")).await.err());
+    halted(external.update(T, &worker, "a", 1, Report::of(Some(&json("1")))).await.err());
     halted(external.end(T, &worker, "a", accepted.claim, completed(), None).await.err());
     let job = world.get("a").await.unwrap();
     assert_eq!((job.state(), &job.history[0].kind), (State::Pending, &EventKind::STOPPED));
@@ -520,7 +523,7 @@ async fn foreign_claims_change_nothing() {
     world.add("a").await;
     let accepted = accept(&external, &worker, 0, 5).await.remove(0);
     for (worker, claim) in [(&other, accepted.claim), (&worker, accepted.claim + 1)] {
-        let update = external.update(T, worker, "a", claim, &json("1")).await;
+        let update = external.update(T, worker, "a", claim, Report::of(Some(&json("1")))).await;
         assert!(matches!(update, Err(Error::Halt)), "{update:?}");
         let ended = external.end(T, worker, "a", claim, completed(), None).await;
         assert!(matches!(ended, Err(Error::Halt)), "{ended:?}");

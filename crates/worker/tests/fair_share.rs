@@ -300,7 +300,7 @@ async fn the_server_that_records_the_end_of_an_external_run_charges_it() {
     }
     let given = accept(&first, &worker).await;
     world.clock.advance(Duration::from_secs(4));
-    let end = || ExternalEnd::Completed(json("1"));
+    let end = || ExternalEnd::completed(json("1"));
     first.end(T, &worker, &given.job.id, given.claim, end(), None).await.unwrap();
     let charger = workers::node_contender(&Options::default().node);
     let charged = until_charged(&world, "a", |rows| rows.iter().any(|(_, row)| row.service_us > 0)).await;
@@ -339,7 +339,7 @@ async fn given_here_and_ended_there(world: &World) -> (External, External, Strin
     let given = common::accept(&here, T, &worker, (0, 1, INTERVAL), &leave).await.unwrap().remove(0);
     until_charged(world, "a", |rows| rows.iter().any(|(_, row)| row.running == 1)).await;
     world.clock.advance(Duration::from_secs(4));
-    let end = ExternalEnd::Completed(json("1"));
+    let end = ExternalEnd::completed(json("1"));
     let ran_us = turnwise_store::Runtime::now_us(&*world.clock) - given.job.started_us.unwrap();
     there.end(T, &worker, "a1", given.claim, end, None).await.unwrap();
     (here, there, worker, given.claim, u64::try_from(ran_us).unwrap())
@@ -398,7 +398,7 @@ async fn accept(external: &External, worker: &str, received: u64, limit: usize) 
 }
 
 async fn end(external: &External, worker: &str, given: &Accepted) {
-    let end = ExternalEnd::Completed(json("1"));
+    let end = ExternalEnd::completed(json("1"));
     external.end(T, worker, &given.job.id, given.claim, end, None).await.unwrap();
 }
 

@@ -524,7 +524,7 @@ async fn a_job_is_woken_when_a_job_of_another_type_releases_its_lock() {
     locking.add("blocked", declared).await;
     locking.stays("blocked").await;
     let ended = locking.world.run(async |tx, keys| {
-        let ending = Ending::Completed(json("1"));
+        let ending = Ending::completed(json("1"));
         claims::end(Context::new(tx, keys, OTHER, 3, 20), "other", &claim, &ending, None, None).await
     });
     ended.await;
@@ -562,7 +562,7 @@ async fn external_workers_receive_jobs_with_their_locks_and_wait_for_further_loc
         async move { external.lock(RunKey::new(T, "b", &of_b), &i, PATIENCE, &leave).await }
     });
     locking.world.clock.wait_for_sleeper(PATIENCE).await;
-    external.end(T, &worker, "a", a.claim, ExternalEnd::Completed(json("1")), None).await.unwrap();
+    external.end(T, &worker, "a", a.claim, ExternalEnd::completed(json("1")), None).await.unwrap();
     let asked = tokio::time::timeout(PATIENCE, waits).await.expect("it waits on").unwrap();
     assert_eq!(asked.unwrap(), Asked::Granted);
     external.unlock(run_b, std::slice::from_ref(&i[0].spot)).await.unwrap();

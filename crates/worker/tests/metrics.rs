@@ -51,7 +51,7 @@ async fn the_runs_of_an_external_worker_are_counted_and_a_retry_is_one() {
     world.add("a").await;
     let never = tokio_util::sync::CancellationToken::new();
     let crash = ExternalEnd::crashed("a fault".to_owned());
-    for (received, end) in [(0, crash), (1, ExternalEnd::Completed(json("1")))] {
+    for (received, end) in [(0, crash), (1, ExternalEnd::completed(json("1")))] {
         let mut jobs = accept(&external, T, &worker, (received, 1, Duration::ZERO), &never).await.unwrap();
         let claim = jobs.pop().unwrap().claim;
         // A lost response is sent again, and is no second claim.

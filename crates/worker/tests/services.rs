@@ -210,7 +210,7 @@ async fn ended(world: &World, job_type: &str, id: &str, at_us: i64) {
     let worker = workers::Worker::new("w", "n", 0, 1);
     let claim = Claim { worker: "w".into(), number: 1 };
     let new = NewJob::new(job_type, id, json("{}"));
-    let end = Ending::Completed(json("1"));
+    let end = Ending::completed(json("1"));
     world
         .run(async |tx, keys| {
             workers::register(tx, keys, job_type, &worker)?;

@@ -41,7 +41,7 @@ pub(super) async fn run(world: Arc<World>) {
         tokio::time::sleep(EACH).await;
         number += 1;
         let id = format!("sum-{number}");
-        let job = json!({ "type": TYPE, "id": id, "options": { "numbers": [number, 1] } });
+        let job = json!({ "type": TYPE, "id": id, "task": "sum", "options": { "numbers": [number, 1] } });
         let body = json!({ "jobs": [job] });
         while world
             .ask_some(&world.api, &mut random, Method::POST, "/v1/jobs", Some(&body))

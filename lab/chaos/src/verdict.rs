@@ -89,7 +89,7 @@ async fn drain(world: &World) {
     }
 }
 
-/// All jobs of the store, as the API lists them.
+/// All jobs of the store, as the API lists them, with their results, which it does not list.
 async fn listed(world: &World) -> BTreeMap<String, Value> {
     let mut jobs = BTreeMap::new();
     for job_type in TYPES.into_iter().chain(["command", "exec"]) {
@@ -101,7 +101,12 @@ async fn listed(world: &World) -> BTreeMap<String, Value> {
                 break;
             };
             for job in page["jobs"].as_array().into_iter().flatten() {
-                jobs.insert(format!("{job_type}/{}", job["id"].as_str().unwrap_or_default()), job.clone());
+                let (mut job, id) = (job.clone(), job["id"].as_str().unwrap_or_default());
+                if TYPES.contains(&job_type) && job["state"] == "completed" {
+                    let result = world.api.get(&format!("/v1/jobs/{job_type}/{id}/result")).await;
+                    job["result"] = result.unwrap_or_default();
+                }
+                jobs.insert(format!("{job_type}/{id}"), job);
             }
             match page["next"].as_str() {
                 Some(next) => after = format!("&after={next}"),

@@ -42,6 +42,8 @@ pub(super) struct Books<'a> {
     flagged: HashSet<u64>,
     /// The piece of options or of a body that was read last: its subject, its number, and its size.
     piece: Option<(u64, u32, usize)>,
+    /// The subject whose row of output was read last.
+    output: Option<u64>,
     /// Workers that hold jobs.
     holders: BTreeSet<JobKey>,
     /// Workers that have rows.
@@ -69,6 +71,11 @@ pub(super) fn hash(subject: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     subject.hash(&mut hasher);
     hasher.finish()
+}
+
+/// What so many bytes of a result are worth: as much as the pieces together.
+fn of_result(bytes: usize) -> u64 {
+    (bytes as u64).wrapping_mul(hash(&"result") | 1)
 }
 
 fn of_job(job: &JobKey) -> u64 {
@@ -139,6 +146,7 @@ impl<'a> Books<'a> {
             open: HashMap::new(),
             flagged: HashSet::new(),
             piece: None,
+            output: None,
             holders: BTreeSet::new(),
             workers: BTreeSet::new(),
             types: BTreeSet::new(),
@@ -190,6 +198,7 @@ impl<'a> Books<'a> {
         match &row {
             Row::Job(job) => self.enter_job(job, key, value)?,
             Row::Options(job, n) => self.enter_piece(of_job(job), *n, value.len())?,
+            Row::Output(job, kind, _) => self.enter_output(of_job(job), kind, value.len())?,
             Row::Index(job, place) => self.enter_index(job, place, key, value)?,
             Row::Parked(job, at) => {
                 let subject = of_job(job);
@@ -347,6 +356,12 @@ impl<'a> Books<'a> {
         if job.has_pieces() {
             self.promise(subject, hash(&"pieces"))?;
         }
+        if job.has_output {
+            self.promise(subject, hash(&"output"))?;
+        }
+        if let Some(result) = &job.stored_result {
+            self.promise(subject, of_result(result.bytes))?;
+        }
         if let Some(document) = document_of(&job) {
             self.promise(hash(&Subject::DocumentsJob(key.1.clone())), hash(&document))?;
         }
@@ -421,6 +436,17 @@ impl<'a> Books<'a> {
         }
         self.piece = Some((subject, n, bytes));
         Ok(())
+    }
+
+    /// The rows of one job's output follow each other: the first one stands for all, and the pieces of a result for their sizes.
+    fn enter_output(&mut self, subject: u64, kind: &str, bytes: usize) -> Result<(), Full> {
+        if self.output.replace(subject) != Some(subject) {
+            self.find(subject, hash(&"output"))?;
+        }
+        match kind == "result" {
+            true => self.find(subject, of_result(bytes)),
+            false => Ok(()),
+        }
     }
 
     fn promise(&mut self, subject: u64, fact: u64) -> Result<(), Full> {

@@ -26,7 +26,7 @@ use turnwise_store::{Error, Isolation, KeyValue, RangeRead, Result, Store, Trans
 use crate::scan::PAGE_ROWS;
 
 /// The maximum number of pieces that are read of a value: more than any value has.
-const PIECES: usize = 1_000;
+const PIECES: usize = 2_000;
 /// The maximum number of jobs that are read of a worker: the upper bound of `max_jobs`.
 const ACTIVE: usize = 100_000;
 /// The maximum number of held locks that are read of one level and mode.
@@ -95,8 +95,10 @@ impl Examiner {
         let mut rows = JobRows::default();
         // The pass has reported an unreadable record already, so an error here means only that the record exists.
         let _ = rows.set_record(key, get(tx, &keys.job(&key.0, &key.1)).await?.as_ref());
-        for (piece, value) in range(tx, keys.options(&key.0, &key.1), PIECES).await? {
-            let _ = Row::parse(keys, &piece).map(|row| rows.add(row, &value));
+        for rows_of in [keys.options(&key.0, &key.1), keys.output(&key.0, &key.1)] {
+            for (piece, value) in range(tx, rows_of, PIECES).await? {
+                let _ = Row::parse(keys, &piece).map(|row| rows.add(row, &value));
+            }
         }
         let named = rows.record.as_ref().map(|job| job.index_row().key(keys, key));
         let parked = rows.record.as_ref().and_then(|job| job.parked());

@@ -75,9 +75,9 @@ async fn fill_some(
         jobs::add(tx, keys, &new, now_us).await?;
         let claim = Claim { worker: "worker".into(), number: n as u64 + 1 };
         let ending = match n % 10 {
-            2 => Ending::Completed(json("1".into())),
+            2 => Ending::completed(json("1".into())),
             3 => Ending::Failed("no".into()),
-            4 => Ending::Crashed { reason: "ouch".into(), retry_us: Some(i64::MAX / 2) },
+            4 => Ending::Crashed { error: "ouch".into(), retry_us: Some(i64::MAX / 2) },
             9 => {
                 let at = Parked { group: format!("server {}", n % 3), key: format!("db{n}") };
                 Ending::Parked(Park { at, token: n.to_string(), not_before_us: i64::MAX / 2 })

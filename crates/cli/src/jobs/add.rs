@@ -51,7 +51,11 @@ pub(crate) struct Args {
     /// The user on whose behalf the job runs
     #[arg(long)]
     user: Option<String>,
-    /// The input of the job: JSON, or @FILE, or - for stdin. Only the worker that runs the job receives it
+    /// What the job does, within its type: only workers that know this task get it
+    #[arg(long, value_name = "NAME")]
+    task: Option<String>,
+    /// The input of the job: JSON, or @FILE, or - for stdin. The worker that runs the job receives it. Operators and the job's tenant see it, but
+    /// for what its type hides (`turnwise types set --secret`)
     #[arg(long, value_name = "JSON|@FILE|-")]
     options: Option<String>,
     /// A description of the job for lists, without secrets: a JSON object
@@ -60,7 +64,7 @@ pub(crate) struct Args {
     /// Delay before the job may start: 500ms, 90s, 15m, 2h, 3d
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     delay: Option<Duration>,
-    /// The number of the last attempt: if it crashes, the job has failed. 0 retries it without limit. The default is the server's setting, 20
+    /// The number of the last attempt, up to 1,000,000: if it crashes, the job has failed. 0 retries it without limit. The default is the server's setting, 20
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     max_attempts: Option<u32>,
     /// How long to wait after the first crash, the second one, and so on, as in 5s,30s,5m; the last one repeats. The default is the server's setting
@@ -145,6 +149,7 @@ fn defaults(args: &Args) -> anyhow::Result<AddJob> {
     Ok(AddJob {
         tenant: args.tenant.clone(),
         user: args.user.clone(),
+        task: args.task.clone(),
         delay_ms: ms(args.delay).context("--delay: too long")?,
         timeout_ms: ms(args.timeout).context("--timeout: too long")?,
         heartbeat_timeout_ms: ms(args.heartbeat_timeout).context("--heartbeat-timeout: too long")?,

@@ -5,6 +5,8 @@ mod bulk;
 mod count;
 mod failures;
 mod list;
+mod logs;
+mod result;
 mod wait;
 
 use anyhow::anyhow;
@@ -28,6 +30,12 @@ pub(crate) enum Command {
     Failures(failures::Args),
     /// Show one job, with its history, as JSON
     Show(JobArgs),
+    /// Print the lines that the runs of a job have logged
+    Logs(logs::Args),
+    /// Print the result of a job that has completed, of any size and type
+    Result(result::Args),
+    /// Print the options of a job, as JSON; `*****` stands for members that its type hides
+    Options(JobArgs),
     /// Cancel a job
     ///
     /// A waiting job ends immediately, and a running job ends when its worker has stopped it. To stop the replication of a document, delete the
@@ -156,6 +164,9 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Count(args) => count::run(args).await,
         Command::Failures(args) => failures::run(args).await,
         Command::Show(args) => show(args).await,
+        Command::Logs(args) => logs::run(args).await,
+        Command::Result(args) => result::run(args).await,
+        Command::Options(args) => options(args).await,
         Command::Cancel(args) => cancel(args).await,
         Command::Retry(args) => retry(args).await,
         Command::Priority(args) => priority(args).await,
@@ -171,6 +182,12 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
 async fn show(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> {
     let job = server.client()?.get(&job_type, &id).await?;
     crate::say_json(&job)
+}
+
+async fn options(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> {
+    let options = server.client()?.options(&job_type, &id).await?;
+    say!("{options}");
+    Ok(())
 }
 
 async fn cancel(ChangeArgs { job_type, id, many, server }: ChangeArgs) -> Result<(), Failure> {

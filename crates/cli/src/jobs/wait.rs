@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use turnwise_client::{Client, Error, Job, JobUpdate, State};
 
+use super::result;
 use crate::Failure;
 use crate::remote::{NO_ANSWER, PATIENCE, ServerArgs};
 use crate::units::parse_duration;
@@ -20,7 +21,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-The command prints the result to stdout as JSON, and the reason of a failure to stderr. If the server does not answer, the command \
+The command prints the result to stdout: JSON, unless the job's worker has stated another media type; and the reason of a failure to stderr. If the server does not answer, the command \
 retries for a minute. A gateway that cuts requests while they wait does not end it.
 
 Exit codes: 0 completed, 1 failed, cancelled, removed or not found, 2 wrong usage, 3 not ended in time, 4 unknown: no answer from the \
@@ -89,10 +90,23 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     };
     let state = job.state.as_str();
     match job.state {
-        State::Completed => {
-            say!("{}", job.result.as_ref().map_or("null", |result| result.get()));
-            Ok(())
-        }
+        State::Completed => match job.result_bytes {
+            // A large result, or one that is not JSON.
+            Some(_) => {
+                let stored = patient.result(job_type, id).await.map_err(unknown)?;
+                match job.result_type {
+                    Some(_) => result::print(&stored),
+                    None => {
+                        say!("{}", String::from_utf8_lossy(&stored.bytes));
+                        Ok(())
+                    }
+                }
+            }
+            None => {
+                say!("{}", job.result.as_ref().map_or("null", |result| result.get()));
+                Ok(())
+            }
+        },
         _ => Err(Failure::Failed(match &job.reason {
             Some(reason) => anyhow!("{state}: {reason}"),
             None => anyhow!("{state}"),

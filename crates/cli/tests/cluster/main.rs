@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod node;
+mod output;
 mod replications;
 #[path = "../end_to_end/server.rs"]
 #[allow(dead_code, reason = "these tests need only a part of it")]

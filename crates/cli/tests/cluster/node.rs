@@ -1,12 +1,15 @@
 //! One of several nodes: a process that is killed and restarted at an address that clients know.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use turnwise_testkit::free_ports;
 
 use crate::server::{Home, Server};
 
-/// How often the test tries to start a node before it fails.
-const STARTS: usize = 5;
+/// How often the test tries to start a node before it fails, and how long it waits in between: etcd elects a leader within seconds.
+const STARTS: usize = 20;
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// A running node.
 pub struct Node {
@@ -48,6 +51,7 @@ impl Node {
             let log = self.home.log();
             let why = log.lines().last().unwrap_or_default();
             assert!(why.contains(" is unavailable: ") || why.ends_with("; try again"), "{log}");
+            tokio::time::sleep(PAUSE).await;
         }
         panic!("a node did not start {STARTS} times: {}", self.home.log());
     }

@@ -161,8 +161,8 @@ impl Runs {
         let told = self.record(id);
         match kind {
             Kind::Nothing | Kind::Sleeping => Outcome::completed(&json!({ "run": told })),
-            Kind::Failing => Outcome::Failed("as it should".to_owned()),
-            Kind::Crashing => Outcome::Crashed("as it should".to_owned()),
+            Kind::Failing => Outcome::Failed("as it should".into()),
+            Kind::Crashing => Outcome::Crashed("as it should".into()),
         }
     }
 

@@ -115,7 +115,7 @@ async fn a_burst_starts_workers_and_leaves_none() {
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
     let worker = format!(
         "import sys, time; sys.path.insert(0, {examples:?}); import python_worker as worker; \
-         worker.handle = lambda job: time.sleep(0.2); worker.main()"
+         worker.TASKS[None] = (lambda job: time.sleep(0.2), None); worker.main()"
     );
     let command = json!([
         "sh",

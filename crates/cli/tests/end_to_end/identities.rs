@@ -95,7 +95,7 @@ async fn an_operator_makes_the_first_token_and_programs_use_theirs() {
         .spawn()
         .unwrap();
     let options = json!({"numbers": [1, 2, 3]}).to_string();
-    let add = ["jobs", "add", "sums", "--id", "s", "--options", &options];
+    let add = ["jobs", "add", "sums", "--id", "s", "--task", "sum", "--options", &options];
     assert_eq!(run(&url, client, &add).await.0, 0);
     let waits = run(&url, client, &["jobs", "wait", "sums", "s"]);
     let (code, out, error) = tokio::time::timeout(PATIENCE, waits).await.unwrap();

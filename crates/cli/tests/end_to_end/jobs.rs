@@ -3,9 +3,9 @@
 use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
-use crate::server::{Home, Server, turnwise};
+use crate::server::{Home, PATIENCE, Server, turnwise};
 
 async fn jobs(server: &Server, args: &[&str]) -> Output {
     jobs_reading(server, args, "").await
@@ -35,6 +35,15 @@ fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
+/// Hides members of the options of a type.
+async fn hide(server: &Server, job_type: &str, pointers: &[&str]) {
+    let secrets = pointers.iter().flat_map(|pointer| ["--secret", pointer]);
+    let mut set = turnwise();
+    set.args(["types", "set", job_type]).args(secrets).env("TURNWISE_SERVER", server.url());
+    let set = crate::server::clean(set.output().await.unwrap());
+    assert!(set.status.success(), "{set:?}");
+}
+
 /// The workers of these tests never ping, and must not be removed for that.
 const PATIENT: &str = "[workers]\nhealth_timeout = 600\n";
 
@@ -48,8 +57,9 @@ async fn accept(server: &Server, limit: usize) -> (String, Vec<Value>) {
 }
 
 #[tokio::test]
-async fn a_job_is_added_once_and_shown_without_its_options() {
+async fn a_job_is_added_once_and_shown_without_its_secrets() {
     let server = Home::new("").serve().await;
+    hide(&server, "mail", &["/password"]).await;
     let args = ["add", "mail", "--id", "a/b c", "--tenant", "acme", "--options", r#"{"password":"hunter2"}"#];
     let more = ["--summary", r#"{"to":"jan"}"#, "--max-attempts", "3", "--delay", "1h"];
     let more = [&more[..], &["--timeout", "90s", "--heartbeat-timeout", "1500ms"]].concat();
@@ -64,6 +74,7 @@ async fn a_job_is_added_once_and_shown_without_its_options() {
     assert_eq!((&job["state"], &job["tenant"]), (&json!("delayed"), &json!("acme")));
     assert_eq!((&job["summary"], &job["max_attempts"]), (&json!({ "to": "jan" }), &json!(3)));
     assert_eq!((&job["timeout_ms"], &job["heartbeat_timeout_ms"]), (&json!(90_000), &json!(1_500)));
+    assert_eq!(job["options"], json!({ "password": "*****" }));
     let output = jobs(&server, &["list"]).await;
     let text = stdout(&output);
     assert!(text.lines().count() == 2 && text.contains("a/b c") && text.contains("delayed"), "{text}");
@@ -73,6 +84,19 @@ async fn a_job_is_added_once_and_shown_without_its_options() {
     let output = jobs(&server, &["list", "--json", "--tenant", "acme", "--type", "mail"]).await;
     assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap()[0]["id"], "a/b c");
     assert!(!stdout(&output).contains("hunter2"));
+
+    // Other terms of the type do not show the options by mistake.
+    let set = |args: &'static [&str]| {
+        let mut set = turnwise();
+        set.arg("types").args(args).env("TURNWISE_SERVER", server.url());
+        async move { crate::server::clean(set.output().await.unwrap()) }
+    };
+    let refused = set(&["set", "mail", "--max-attempts", "5"]).await;
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(stderr(&refused).contains("repeat --secret '/password'"), "{refused:?}");
+    assert!(set(&["set", "mail", "--max-attempts", "5", "--secret", "/"]).await.status.success());
+    let output = jobs(&server, &["options", "mail", "a/b c"]).await;
+    assert_eq!(stdout(&output), "\"*****\"", "{output:?}");
 }
 
 #[tokio::test]
@@ -138,7 +162,7 @@ async fn a_file_of_jobs_is_added_line_by_line_and_can_be_added_again() {
     assert!(!text.contains("hunter2"), "{text}");
 
     // A mistake is reported with its line, whether the command or the server finds it. Blank lines count.
-    for (line, code) in [(r#"{"id": ""}"#, 2), (r#"{"id": "x", "max_attempts": 0}"#, 1)] {
+    for (line, code) in [(r#"{"id": ""}"#, 2), (r#"{"id": "x", "max_attempts": 1000001}"#, 1)] {
         let lines = ["{}", "", line, "{}"].join("\n");
         let output = jobs_reading(&server, &["add", "wrong", "--many", "-"], &lines).await;
         assert_eq!(output.status.code(), Some(code), "{output:?}");
@@ -319,7 +343,7 @@ async fn wrong_usage_is_reported_and_changes_nothing() {
     let server = Home::new("").serve().await;
     let cases: [(&[&str], &str); 11] = [
         (&["add"], "<TYPE>"),
-        (&["add", "mail", "--max-attempts", "0"], "1..=1000000"),
+        (&["add", "mail", "--max-attempts", "1000001"], "1000001 is not in 0..=1000000"),
         (&["add", "a b"], "letters, digits"),
         (&["add", "mail", "--id", ".."], "cannot be reached"),
         (&["add", "mail", "--delay", "soon"], "for example 500ms"),
@@ -344,7 +368,7 @@ async fn wrong_usage_is_reported_and_changes_nothing() {
 
 #[tokio::test]
 async fn every_help_fits_a_terminal_of_80_columns() {
-    let commands: [&[&str]; 10] = [
+    let commands: [&[&str]; 14] = [
         &[],
         &["jobs"],
         &["jobs", "add"],
@@ -352,7 +376,11 @@ async fn every_help_fits_a_terminal_of_80_columns() {
         &["jobs", "show"],
         &["jobs", "cancel"],
         &["jobs", "wait"],
+        &["jobs", "logs"],
+        &["jobs", "result"],
+        &["jobs", "options"],
         &["jobs", "remove"],
+        &["types", "set"],
         &["workers"],
         &["work"],
     ];
@@ -458,4 +486,107 @@ async fn a_jobs_priority_is_set_and_changed_while_it_waits() {
     ] {
         assert_eq!(jobs(&server, wrong).await.status.code(), Some(2), "{wrong:?}");
     }
+}
+
+#[tokio::test]
+async fn the_lines_of_a_command_are_followed_while_it_runs_and_its_large_result_is_read() {
+    let home = Home::new(PATIENT);
+    let server = home.serve().await;
+    let folder = home.data_dir();
+    let word = folder.join("word");
+    assert!(std::process::Command::new("mkfifo").arg(&word).status().unwrap().success());
+    assert!(jobs(&server, &["add", "t", "--id", "a"]).await.status.success());
+    let none = jobs(&server, &["result", "t", "a"]).await;
+    assert_eq!((none.status.code(), stdout(&none)), (Some(1), ""), "{none:?}");
+    assert!(stderr(&none).contains("the job has no result"), "{none:?}");
+
+    // Its stdout is JSON of many lines. The last of them is long.
+    let script = format!(
+        "echo '['; echo 'first warning' >&2; read it <'{}'; n=1; while [ $n -le 20 ]; do echo \"$n,\"; n=$((n + 1)); \
+         done; echo 'last warning' >&2; printf '\"'; head -c 200000 /dev/zero | tr '\\0' x; echo '\"]'",
+        word.display()
+    );
+    let following = turnwise()
+        .args(["jobs", "logs", "t", "a", "-f"])
+        .env("TURNWISE_SERVER", server.url())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn();
+    let mut following = following.unwrap();
+    let worker = turnwise()
+        .args(["work", "--type", "t", "--exec", "sh", "-c", &script])
+        .env("TURNWISE_SERVER", server.url())
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn();
+    let _worker = worker.unwrap();
+    let mut lines = BufReader::new(following.stdout.take().unwrap()).lines();
+    let followed = async {
+        let mut followed = vec![lines.next_line().await.unwrap().unwrap()];
+        // The command waits for this word, so it has not ended.
+        tokio::fs::write(&word, "go\n").await.unwrap();
+        while let Some(line) = lines.next_line().await.unwrap() {
+            followed.push(line);
+        }
+        followed
+    };
+    let followed = tokio::time::timeout(PATIENCE, followed).await.expect("the log does not end");
+    let mut told = String::new();
+    following.stderr.take().unwrap().read_to_string(&mut told).await.unwrap();
+    assert!(following.wait().await.unwrap().success(), "{told}");
+    assert_eq!(told, "completed\n");
+    // Each line is `2026-11-21T09:10:58.123Z INFO  message`.
+    let of = |level: &str| -> Vec<&str> {
+        let of_level = followed.iter().filter(|line| line[25..30].trim_end() == level);
+        of_level.map(|line| &line[31..]).collect()
+    };
+    let numbers: Vec<String> = (1..=20).map(|n| format!("{n},")).collect();
+    let (info, warnings) = (of("INFO"), of("WARN"));
+    assert_eq!(info[0], "[");
+    assert_eq!(info[1..21], numbers);
+    assert!(info[21].starts_with("\"xxx") && info[21].ends_with("x…") && info[21].len() == 4_096, "{info:?}");
+    assert_eq!((info.len(), warnings), (22, vec!["first warning", "last warning"]));
+    assert_eq!(followed.len(), 24);
+
+    let read = jobs(&server, &["logs", "t", "a"]).await;
+    assert_eq!(stdout(&read).lines().collect::<Vec<_>>(), followed);
+    let last = jobs(&server, &["logs", "t", "a", "--tail", "2", "--json"]).await;
+    let numbered =
+        stdout(&last).lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["number"].clone());
+    assert_eq!(numbered.collect::<Vec<_>>(), [json!(22), json!(23)]);
+    let rest = jobs(&server, &["logs", "t", "a", "--from", "20"]).await;
+    assert_eq!(
+        (stdout(&rest).lines().collect::<Vec<_>>(), stderr(&rest)),
+        (followed[20..].iter().map(String::as_str).collect(), "")
+    );
+
+    let result = format!("[\n{}\n\"{}\"]", numbers.join("\n"), "x".repeat(200_000));
+    let read = jobs(&server, &["result", "t", "a"]).await;
+    assert!(read.status.success() && read.stdout == result.as_bytes(), "{}", stderr(&read));
+    let file = folder.join("result");
+    let written = jobs(&server, &["result", "t", "a", "--output", file.to_str().unwrap()]).await;
+    assert_eq!((written.status.code(), stdout(&written)), (Some(0), ""));
+    assert!(std::fs::read(file).unwrap() == result.as_bytes());
+    let waited = jobs(&server, &["wait", "t", "a"]).await;
+    assert!(waited.status.success() && stdout(&waited) == result, "{}", stderr(&waited));
+}
+
+#[tokio::test]
+async fn members_of_options_that_a_type_hides_are_not_shown() {
+    let server = Home::new(PATIENT).serve().await;
+    hide(&server, "mail", &["/token", "/smtp/*/password"]).await;
+    let options = r#"{"token":"t-4711","to":"jan","smtp":[{"user":"u","password":"p-4711"}]}"#;
+    let added = jobs(&server, &["add", "mail", "--id", "a", "--options", options]).await;
+    assert!(added.status.success(), "{added:?}");
+    let hidden = json!({ "token": "*****", "to": "jan", "smtp": [{ "user": "u", "password": "*****" }] });
+    let shown = jobs(&server, &["options", "mail", "a"]).await;
+    assert_eq!(serde_json::from_slice::<Value>(&shown.stdout).unwrap(), hidden);
+    let shown = jobs(&server, &["show", "mail", "a"]).await;
+    assert_eq!(serde_json::from_slice::<Value>(&shown.stdout).unwrap()["options"], hidden);
+    assert!(!stdout(&shown).contains("4711"), "{shown:?}");
+    // The worker gets them.
+    let (_, given) = accept(&server, 1).await;
+    assert_eq!(given[0]["options"], serde_json::from_str::<Value>(options).unwrap());
 }

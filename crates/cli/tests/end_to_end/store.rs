@@ -111,6 +111,7 @@ async fn a_killed_copy_resumes_and_no_server_starts_on_it_before_its_end() {
 async fn the_jobs_of_a_server_move_to_another_one() {
     let (home, other) = (Home::new(""), Home::new(""));
     let server = home.serve().await;
+    server.put("/v1/types/t", &json!({ "secrets": ["/password"] })).await;
     let job = json!({ "type": "t", "id": "a", "options": { "password": "hunter2" } });
     server.post("/v1/jobs", &json!({ "jobs": [job] })).await;
     let in_use = run(&["store", "copy", &url(&home.data_dir()), &url(&other.data_dir())]).await;

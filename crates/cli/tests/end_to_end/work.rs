@@ -102,6 +102,7 @@ impl Line {
 }
 
 async fn add(server: &Server, id: &str) {
+    server.put("/v1/types/t", &json!({ "secrets": ["/password"] })).await;
     let mut job = json!({ "id": id, "options": { "of": id }, "max_attempts": 2 });
     if id != "json" {
         job["options"]["password"] = json!(turnwise_testkit::canary::PASSWORD);
@@ -173,7 +174,7 @@ async fn exit_code_0_completes_a_job_whatever_it_prints() {
         ("bytes", b"{\"x\":\"\xff\"}".to_vec(), false),
         ("mark", "\u{feff}{}".as_bytes().to_vec(), false),
         ("two", b"{} {}".to_vec(), false),
-        ("long", format!("\"{}\"", "x".repeat(20_000)).into_bytes(), false),
+        ("long", format!("\"{}\"", "x".repeat(1 << 20)).into_bytes(), false),
         ("zeros", vec![0; 20_000], false),
         ("nothing", Vec::new(), false),
         ("plain", br#"{"x":1e300}"#.to_vec(), true),

@@ -81,7 +81,7 @@ impl PythonWorker {
 async fn add(server: &Server, fault: &str) {
     let job = |n| {
         let options = json!({ "numbers": [n, 1], "seconds_per_number": 0.01 });
-        json!({ "type": T, "id": format!("{fault}-{n}"), "options": options })
+        json!({ "type": T, "id": format!("{fault}-{n}"), "task": "sum", "options": options })
     };
     let jobs: Vec<Value> = (0..JOBS).map(job).collect();
     server.post("/v1/jobs", &json!({ "jobs": jobs })).await;
@@ -163,7 +163,8 @@ async fn no_job_is_lost_or_repeated_by_a_worker_on_a_bad_network() {
             job["history"].as_array().unwrap().iter().map(|event| event["type"].as_str().unwrap()).collect();
         assert_eq!(events, ["completed", "started", "added"], "{id}");
         let n: u64 = id.rsplit_once('-').unwrap().1.parse().unwrap();
-        assert_eq!((&job["result"], acknowledged[id]), (&json!({ "sum": n + 1 }), 1), "{id}");
+        let result = server.get(&format!("/v1/jobs/{T}/{id}/result")).await;
+        assert_eq!((result, acknowledged[id]), (json!({ "sum": n + 1 }), 1), "{id}");
     }
 }
 
@@ -197,7 +198,7 @@ async fn answers_that_are_cut_and_statuses_of_gateways_end_no_part_of_the_worker
         // Only the answer of a ping stops this one.
         let id = format!("{name}-cancelled");
         let options = json!({ "numbers": [1, 1], "seconds_per_number": 3_600 });
-        server.post(&format!("/v1/jobs/{T}"), &json!({ "id": id, "options": options })).await;
+        server.post(&format!("/v1/jobs/{T}"), &json!({ "id": id, "task": "sum", "options": options })).await;
         let path = format!("/v1/jobs/{T}/{id}");
         server.until(&path, |job| job["state"] == "running").await;
         server.post(&format!("{path}/cancel"), &json!({})).await;
@@ -233,4 +234,43 @@ async fn a_worker_that_is_drained_finishes_its_jobs_and_ends() {
     );
     let workers = server.get(&format!("/v1/workers?type={T}")).await;
     assert_eq!(workers["workers"], json!([]));
+}
+
+/// What README.md tells a newcomer to do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_process_runs_two_tasks_with_logs_traces_retries_and_a_large_result() {
+    let home = Home::new("");
+    let server = home.serve().await;
+    let terms = json!({ "max_attempts": 4, "backoff": { "list_ms": [5_000, 30_000, 300_000] } });
+    server.put(&format!("/v1/types/{T}"), &terms).await;
+    for (id, task, options) in [
+        ("a", "sum", json!({ "numbers": [1, 2, 3] })),
+        ("b", "table", json!({ "rows": 6_500 })),
+        ("c", "table", json!({ "rows": -1 })),
+        ("d", "unknown", json!({})),
+    ] {
+        server.post(&format!("/v1/jobs/{T}"), &json!({ "id": id, "task": task, "options": options })).await;
+    }
+    let mut worker = PythonWorker::start(server.url());
+    worker.says("registered").await;
+    let job = |id: &str| format!("/v1/jobs/{T}/{id}");
+    let sum = server.until(&job("a"), |job| job["state"] == "completed").await;
+    assert_eq!(sum["result"], json!({ "sum": 6 }));
+    let log = server.get(&format!("{}/logs", job("a"))).await;
+    assert_eq!(log["lines"][0]["message"], "added all numbers");
+    assert_eq!(log["lines"][0]["fields"], json!({ "count": 3 }));
+    let table = server.until(&job("b"), |job| job["state"] == "completed").await;
+    assert!(table["result_bytes"].as_u64() > Some(200_000), "{table}");
+    let rows = server.get(&format!("{}/result", job("b"))).await;
+    assert_eq!(rows[6_499], json!({ "n": 6_499, "square": 42_237_001 }));
+    let crashed = server.until(&job("c"), |job| job["state"] == "crashing").await;
+    assert_eq!(crashed["reason"], "ValueError: no table has -1 rows");
+    assert!(crashed["errors"][0]["trace"].as_str().unwrap().contains("in make_table"), "{crashed}");
+    let wait_us = crashed["not_before_us"].as_i64().unwrap() - crashed["changed_us"].as_i64().unwrap();
+    // With jitter of up to a tenth.
+    assert!((5_000_000..=5_500_000).contains(&wait_us), "{wait_us}");
+    let why = server.get(&format!("{}/why", job("c"))).await;
+    assert!(why["sentence"].as_str().unwrap().contains("3 of 4 attempts are left"), "{why}");
+    assert_eq!(server.get(&format!("{}/why", job("d"))).await["reason"], "no_worker_for_task");
+    worker.stop().await;
 }

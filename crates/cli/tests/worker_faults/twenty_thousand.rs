@@ -55,7 +55,7 @@ impl WorkerProcess {
 
 async fn add_all(server: &Server) {
     for batch in 0..JOBS / BATCH {
-        let job = |n| json!({ "type": T, "id": format!("{:05}", batch * BATCH + n), "options": { "numbers": [1, n] } });
+        let job = |n| json!({ "type": T, "id": format!("{:05}", batch * BATCH + n), "task": "sum", "options": { "numbers": [1, n] } });
         let jobs: Vec<Value> = (0..BATCH).map(job).collect();
         server.post("/v1/jobs", &json!({ "jobs": jobs })).await;
     }

@@ -11,8 +11,8 @@ use serde_json::value::RawValue;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot};
 use turnwise_protocol::{
-    EndRuns, EndState, EndedRun, EndedRuns, FailRun, FinishRun, MAX_BODY_BYTES, MAX_ENDS, ReleaseRun,
-    SnoozeRun,
+    EndRuns, EndState, EndedRun, EndedRuns, FailRun, FinishRun, MAX_BODY_BYTES, MAX_ENDS, NewLogLine,
+    ReleaseRun, SnoozeRun,
 };
 
 use super::{Shared, is_retryable};
@@ -22,6 +22,8 @@ use crate::{Error, Result};
 const MAX_BATCH_BYTES: usize = MAX_BODY_BYTES / 2;
 /// More than the names and numbers of an end need, in bytes.
 const END_BYTES: usize = 1_000;
+/// More than the time and the level of a line of log need, in bytes.
+const LINE_BYTES: usize = 80;
 
 /// The end of a run.
 #[derive(Debug, Clone)]
@@ -45,12 +47,16 @@ impl RunEnd {
     /// An upper bound of its size in a request, unless its texts need many escapes.
     fn bytes(&self) -> usize {
         let of = |json: &Option<Box<RawValue>>| json.as_ref().map_or(0, |json| json.get().len());
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let lines = |log: &[NewLogLine]| -> usize {
+            log.iter().map(|line| LINE_BYTES + line.message.len() + of(&line.fields)).sum()
+        };
         END_BYTES
             + match self {
-                RunEnd::Finish(end) => of(&end.result) + of(&end.info),
-                RunEnd::Fail(end) => end.reason.len() + of(&end.info),
-                RunEnd::Snooze(end) => of(&end.info),
-                RunEnd::Release(end) => of(&end.info),
+                RunEnd::Finish(end) => of(&end.result) + text(&end.data) + of(&end.info) + lines(&end.log),
+                RunEnd::Fail(end) => end.reason.len() + text(&end.trace) + of(&end.info) + lines(&end.log),
+                RunEnd::Snooze(end) => of(&end.info) + lines(&end.log),
+                RunEnd::Release(end) => of(&end.info) + lines(&end.log),
             }
     }
 }

@@ -33,9 +33,9 @@ impl From<LockError> for Outcome {
             LockError::Stopped | LockError::Lost => Outcome::Stopped,
             // The lock may be free at the next attempt.
             LockError::Refused(error) if error.code() == Some(codes::OUT_OF_ORDER) => {
-                Outcome::Crashed(error.to_string())
+                Outcome::Crashed(error.to_string().into())
             }
-            LockError::Refused(error) => Outcome::Failed(error.to_string()),
+            LockError::Refused(error) => Outcome::Failed(error.to_string().into()),
         }
     }
 }

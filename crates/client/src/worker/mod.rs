@@ -33,7 +33,7 @@ use turnwise_protocol::{
 use self::ends::Ends;
 pub use self::lock::LockError;
 use self::run::Supervisor;
-pub use self::run::{Outcome, Run};
+pub use self::run::{Outcome, Run, RunError};
 use crate::client::Request;
 use crate::jobs::SHORTEST_WAIT;
 use crate::waits::is_cut;
@@ -53,6 +53,10 @@ pub struct WorkerOptions {
     pub name: Option<String>,
     /// The number of jobs that may run at the same time; 1 to 1,000.
     pub slots: usize,
+    /// The tasks that it knows; `None` gets all jobs of the type.
+    pub tasks: Option<Vec<String>>,
+    /// The most jobs of some of these tasks that may run at the same time.
+    pub task_slots: BTreeMap<String, usize>,
     /// How long one request for jobs waits on the server.
     pub accept_wait: Duration,
     /// The shortest time between two reports of a run.
@@ -71,6 +75,8 @@ impl WorkerOptions {
             job_type: job_type.into(),
             name: None,
             slots: 1,
+            tasks: None,
+            task_slots: BTreeMap::new(),
             accept_wait: Duration::from_secs(30),
             report_interval: Duration::from_secs(1),
             drain: Duration::ZERO,
@@ -145,7 +151,12 @@ async fn register(
     stop: &CancellationToken,
     again: fn(&Error) -> bool,
 ) -> Result<Option<Registered>> {
-    let body = Register { name: options.name.clone(), slots: options.slots };
+    let body = Register {
+        name: options.name.clone(),
+        slots: options.slots,
+        tasks: options.tasks.clone(),
+        task_slots: options.task_slots.clone(),
+    };
     let request = Request::new(Method::POST, &["workers", &options.job_type]).json(&body)?;
     // If only the answer was lost, an unused worker stays registered: it never pings, has no jobs, and the server removes it.
     persist(client, &|| Ok(request.clone()), stop, again).await.transpose()

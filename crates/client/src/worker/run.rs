@@ -1,9 +1,10 @@
 //! One run of a job: its handler, its reports, and its end.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -12,14 +13,21 @@ use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_protocol::{
-    AcceptedJob, Answer, FailRun, FinishRun, MAX_INFO_BYTES, MAX_REASON_BYTES, MAX_TIMEOUT_MS, ReleaseRun,
-    SnoozeRun, Update, Updated, json,
+    AcceptedJob, Answer, FailRun, FinishRun, LogLevel, MAX_INFO_BYTES, MAX_LOG_LINES, MAX_REASON_BYTES,
+    MAX_RESULT_BYTES, MAX_TIMEOUT_MS, MAX_TRACE_BYTES, NewLogLine, ReleaseRun, SnoozeRun, Update, Updated,
+    json,
 };
 
-use super::Shared;
 use super::ends::RunEnd;
+use super::{Shared, is_retryable};
 use crate::Result;
 use crate::client::Request;
+
+/// The most bytes of lines that wait to be sent. The server keeps no more of a job's log, and a request with them stays within its bound, even if
+/// each character needs an escape of six bytes.
+const MAX_LOG_BYTES: usize = 256 << 10;
+/// How long a run's end waits for a report with lines that is on its way. Without its response, the end carries the same lines again.
+const LAST_REPORT: Duration = Duration::from_secs(1);
 
 /// A run, as the handler sees it.
 pub struct Run {
@@ -32,7 +40,80 @@ pub struct Run {
     pub stop: CancellationToken,
     pub(super) shared: Arc<Shared>,
     reports: watch::Sender<Option<Box<RawValue>>>,
+    log: Arc<Log>,
     pub(super) asks: Arc<Asks>,
+}
+
+/// The lines that a run has logged, and that were not sent yet: the last [`MAX_LOG_LINES`] of them, or [`MAX_LOG_BYTES`].
+#[derive(Default)]
+struct Log(Mutex<Lines>);
+
+#[derive(Default)]
+struct Lines {
+    lines: VecDeque<NewLogLine>,
+    /// Their size.
+    bytes: usize,
+}
+
+impl Lines {
+    fn add(&mut self, line: NewLogLine) {
+        self.bytes += line_bytes(&line);
+        self.lines.push_back(line);
+        // The server keeps the last ones only.
+        while (self.lines.len() > MAX_LOG_LINES || self.bytes > MAX_LOG_BYTES)
+            && let Some(oldest) = self.lines.pop_front()
+        {
+            self.bytes -= line_bytes(&oldest);
+        }
+    }
+}
+
+/// The size of a line, without its time and its level.
+fn line_bytes(line: &NewLogLine) -> usize {
+    line.message.len() + line.fields.as_ref().map_or(0, |fields| fields.get().len())
+}
+
+impl Log {
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, line: NewLogLine) {
+        self.lines().add(line);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lines().lines.is_empty()
+    }
+
+    /// Takes the lines for the end of the run.
+    fn take(&self) -> Vec<NewLogLine> {
+        std::mem::take(&mut *self.lines()).lines.into()
+    }
+
+    /// Takes the lines for a report.
+    fn take_to_send(self: Arc<Self>) -> Unsent {
+        Unsent { lines: self.take(), log: self }
+    }
+}
+
+/// Lines in a report without a response. If the report is dropped, whether the server has them is unknown: a line may be there twice, and none
+/// is lost.
+struct Unsent {
+    lines: Vec<NewLogLine>,
+    log: Arc<Log>,
+}
+
+impl Drop for Unsent {
+    /// Puts the lines back, before those that were logged since.
+    fn drop(&mut self) {
+        if self.lines.is_empty() {
+            return;
+        }
+        let mut lines = self.log.lines();
+        let since = std::mem::take(&mut *lines);
+        self.lines.drain(..).chain(since.lines).for_each(|line| lines.add(line));
+    }
 }
 
 /// How often a run has requested locks, and how many such requests are in flight. A run that waits for a lock need not report.
@@ -65,6 +146,30 @@ impl fmt::Debug for Run {
 }
 
 impl Run {
+    /// Logs a line, which the worker sends with the next report, or with the end of the run. The server keeps the last 1,000 lines of a job, or
+    /// 256 kB; of more between two reports, the worker sends the last ones.
+    pub fn log(&self, level: LogLevel, message: impl Into<String>) {
+        self.add_line(level, message.into(), None);
+    }
+
+    /// Like [`Run::log`], with fields that say more: an object. Other fields are dropped, with a warning in the worker's own log.
+    pub fn log_with<T: Serialize>(&self, level: LogLevel, message: impl Into<String>, fields: &T) {
+        let raw = serde_json::value::to_raw_value(fields).ok();
+        // The server would refuse the whole report for them.
+        let raw = raw.filter(|raw| raw.get().starts_with('{') && json::check_result(raw).is_ok());
+        if raw.is_none() {
+            tracing::warn!(job = self.job.id, "fields of a line dropped: no object that the server takes");
+        }
+        self.add_line(level, message.into(), raw);
+    }
+
+    fn add_line(&self, level: LogLevel, message: String, fields: Option<Box<RawValue>>) {
+        let at_us = SystemTime::now().duration_since(UNIX_EPOCH).ok();
+        let at_us = at_us.and_then(|since| i64::try_from(since.as_micros()).ok());
+        self.log.add(NewLogLine { at_us, level, message, fields });
+        self.reports.send_modify(|_| {});
+    }
+
     /// Reports the progress of the run. This is cheap: the worker sends the latest report at intervals, and with the
     /// end of the run. At most 12 kB, nested no deeper than 96; another report is dropped, with a warning in the log.
     pub fn report<T: Serialize>(&self, info: &T) {
@@ -90,11 +195,11 @@ pub enum Outcome {
     /// The run completed, with this result.
     Completed(Box<RawValue>),
     /// The run failed permanently, with this error: the job is not retried.
-    Failed(String),
+    Failed(RunError),
     /// The run failed with an error that may pass: the job is retried after a backoff, up to its `max_attempts`.
-    Crashed(String),
+    Crashed(RunError),
     /// As [`Outcome::Crashed`], but the job waits for this long, in place of its backoff: what the other side asked for.
-    RetryAfter(String, Duration),
+    RetryAfter(RunError, Duration),
     /// It is too early: the job runs again after this long, and no attempt is counted. More often than the job's `max_snoozes`, it
     /// fails.
     Snoozed(Duration),
@@ -102,12 +207,35 @@ pub enum Outcome {
     Stopped,
 }
 
+/// What went wrong in a run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunError {
+    /// The message.
+    pub message: String,
+    /// The class of the error: failures of one class are counted together.
+    pub class: Option<String>,
+    /// Where it was raised: the text of a trace.
+    pub trace: Option<String>,
+}
+
+impl From<String> for RunError {
+    fn from(message: String) -> Self {
+        RunError { message, ..RunError::default() }
+    }
+}
+
+impl From<&str> for RunError {
+    fn from(message: &str) -> Self {
+        message.to_owned().into()
+    }
+}
+
 impl Outcome {
     /// Completed, with a result that serializes to JSON; crashed if it does not.
     pub fn completed<T: Serialize>(result: &T) -> Self {
         match serde_json::value::to_raw_value(result) {
             Ok(result) => Outcome::Completed(result),
-            Err(error) => Outcome::Crashed(format!("the result is not JSON: {error}")),
+            Err(error) => Outcome::Crashed(format!("the result is not JSON: {error}").into()),
         }
     }
 }
@@ -119,6 +247,7 @@ pub(super) struct Supervisor {
     claim: u64,
     stop: CancellationToken,
     reports: watch::Receiver<Option<Box<RawValue>>>,
+    log: Arc<Log>,
     asks: Arc<Asks>,
     /// The limits on the run's duration, and on the time between two reports. The server enforces them, too; here they
     /// free the slot.
@@ -141,7 +270,7 @@ impl Supervisor {
         let (sender, reports) = watch::channel(None);
         let (id, claim) = (job.id.clone(), job.claim);
         let job_type = shared.options.job_type.clone();
-        let asks = Arc::<Asks>::default();
+        let (asks, log) = (Arc::<Asks>::default(), Arc::<Log>::default());
         let timeout = job.timeout_ms.map(Duration::from_millis);
         let heartbeat_timeout = job.heartbeat_timeout_ms.map(Duration::from_millis);
         let run = Run {
@@ -150,9 +279,10 @@ impl Supervisor {
             stop: stop.clone(),
             shared: shared.clone(),
             reports: sender,
+            log: log.clone(),
             asks: asks.clone(),
         };
-        (Supervisor { shared, id, claim, stop, reports, asks, timeout, heartbeat_timeout }, run)
+        (Supervisor { shared, id, claim, stop, reports, log, asks, timeout, heartbeat_timeout }, run)
     }
 
     /// Runs until the end is acknowledged.
@@ -210,13 +340,20 @@ impl Supervisor {
                     silent.set(after(heartbeat));
                 }
                 () = &mut due, if unsent => {
-                    unsent = false;
+                    let patience = if self.log.is_empty() { Duration::ZERO } else { LAST_REPORT };
+                    let mut sending = std::pin::pin!(self.report());
                     tokio::select! {
                         biased;
                         () = expired.cancelled() => return Err(Halt),
-                        ended = &mut *task => return Ok(outcome(ended)),
-                        () = stop.cancelled() => break,
-                        sent = self.report() => sent?,
+                        ended = &mut *task => {
+                            let _ = tokio::time::timeout(patience, sending).await;
+                            return Ok(outcome(ended));
+                        }
+                        () = stop.cancelled() => {
+                            let _ = tokio::time::timeout(patience, sending).await;
+                            break;
+                        }
+                        sent = &mut sending => unsent = sent?,
                     }
                     due.set(tokio::time::sleep(interval));
                 }
@@ -238,29 +375,40 @@ impl Supervisor {
             (
                 Some(over),
                 Outcome::Stopped | Outcome::Crashed(_) | Outcome::RetryAfter(..) | Outcome::Snoozed(_),
-            ) => Outcome::Crashed(over),
+            ) => Outcome::Crashed(over.into()),
             (_, ended) => ended,
         })
     }
 
-    /// Sends the latest report. A lost report does not matter, because the next one, or the end, replaces it.
-    async fn report(&mut self) -> Result<(), Halt> {
-        let Some(info) = self.reports.borrow_and_update().clone() else { return Ok(()) };
-        let request = match self.request("update").json(&Update { claim: self.claim, info }) {
+    /// Sends the latest report and the lines of log. A lost report does not matter, because the next one, or the end, replaces it; lines are
+    /// sent again. Returns whether there are lines to send again.
+    async fn report(&mut self) -> Result<bool, Halt> {
+        let (info, mut unsent) = (self.reports.borrow_and_update().clone(), self.log.clone().take_to_send());
+        if info.is_none() && unsent.lines.is_empty() {
+            return Ok(false);
+        }
+        let update = Update { claim: self.claim, info, log: unsent.lines.clone() };
+        let request = match self.request("update").json(&update) {
             Ok(request) => request,
-            Err(_) => return Ok(()),
+            Err(_) => return Ok(false),
         };
-        match self.shared.client.once::<Updated>(&request).await {
-            Ok(Updated { answer: Answer::Continue }) => Ok(()),
+        let sent = self.shared.client.once::<Updated>(&request).await;
+        if sent.as_ref().map_or_else(|error| !is_retryable(error), |_| true) {
+            // The server has them, or would refuse them again.
+            unsent.lines.clear();
+        }
+        drop(unsent);
+        match sent {
+            Ok(Updated { answer: Answer::Continue }) => Ok(false),
             Ok(Updated { answer: Answer::Cancel }) => {
                 self.stop.cancel();
-                Ok(())
+                Ok(false)
             }
             Ok(Updated { answer: Answer::Halt }) => Err(Halt),
             Err(error) if self.shared.is_lost(&error) => Err(Halt),
             Err(error) => {
                 tracing::debug!(job = self.id, "the server did not accept a report: {error}");
-                Ok(())
+                Ok(!self.log.is_empty())
             }
         }
     }
@@ -301,7 +449,8 @@ impl Supervisor {
                 return Err(Halt);
             }
             // The server will never accept this end, but may accept a failure.
-            end = self.fail(format!("the server refused the end of this run: {error}"), Retry::Never, None);
+            let refused = format!("the server refused the end of this run: {error}");
+            end = self.fail(refused.into(), Retry::Never, None);
         }
     }
 
@@ -310,27 +459,43 @@ impl Supervisor {
         let info = self.reports.borrow().clone();
         match outcome {
             Outcome::Completed(result) => match problem(&result) {
-                Some(problem) => self.fail(format!("its result {problem}"), Retry::Never, info),
-                None => RunEnd::Finish(FinishRun { id, claim, result: Some(result), info }),
+                Some(problem) => self.fail(format!("its result {problem}").into(), Retry::Never, info),
+                None => RunEnd::Finish(FinishRun {
+                    id,
+                    claim,
+                    result: Some(result),
+                    data: None,
+                    media_type: None,
+                    info,
+                    log: self.log.take(),
+                }),
             },
-            Outcome::Failed(reason) => self.fail(reason, Retry::Never, info),
-            Outcome::Crashed(reason) => self.fail(reason, Retry::ByTerms, info),
-            Outcome::RetryAfter(reason, time) => self.fail(reason, Retry::After(time), info),
+            Outcome::Failed(error) => self.fail(error, Retry::Never, info),
+            Outcome::Crashed(error) => self.fail(error, Retry::ByTerms, info),
+            Outcome::RetryAfter(error, time) => self.fail(error, Retry::After(time), info),
             Outcome::Snoozed(time) => {
-                RunEnd::Snooze(SnoozeRun { id, claim, until_us: None, for_ms: Some(ms(time)), info })
+                let log = self.log.take();
+                RunEnd::Snooze(SnoozeRun { id, claim, until_us: None, for_ms: Some(ms(time)), info, log })
             }
-            Outcome::Stopped => RunEnd::Release(ReleaseRun { id, claim, info }),
+            Outcome::Stopped => RunEnd::Release(ReleaseRun { id, claim, info, log: self.log.take() }),
         }
     }
 
-    fn fail(&self, mut reason: String, retry: Retry, info: Option<Box<RawValue>>) -> RunEnd {
-        reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
+    fn fail(&self, error: RunError, retry: Retry, info: Option<Box<RawValue>>) -> RunEnd {
+        let bounded = |mut text: String, most: usize| {
+            text.truncate(text.floor_char_boundary(most));
+            text
+        };
+        let reason = bounded(error.message, MAX_REASON_BYTES);
+        let class = error.class.map(|class| bounded(class, MAX_REASON_BYTES));
+        let trace = error.trace.map(|trace| bounded(trace, MAX_TRACE_BYTES));
+        let log = self.log.take();
         let retry_after_ms = match retry {
             Retry::After(time) => Some(ms(time)),
             Retry::Never | Retry::ByTerms => None,
         };
         let (id, claim, retry) = (self.id.clone(), self.claim, retry != Retry::Never);
-        RunEnd::Fail(FailRun { id, claim, reason, retry, retry_after_ms, info })
+        RunEnd::Fail(FailRun { id, claim, reason, class, trace, retry, retry_after_ms, info, log })
     }
 
     fn request(&self, what: &str) -> Request {
@@ -354,11 +519,13 @@ fn ms(time: Duration) -> u64 {
 /// Why the server would not take a result.
 fn problem(result: &RawValue) -> Option<String> {
     match (result.get().len(), json::check_result(result)) {
-        (bytes @ ..=MAX_INFO_BYTES, Err(error)) => {
+        (bytes, _) if bytes > MAX_RESULT_BYTES => {
+            Some(format!("has {bytes} bytes; at most {MAX_RESULT_BYTES} are allowed"))
+        }
+        (bytes, Err(error)) => {
             Some(format!("of {bytes} bytes is JSON that the server does not take: {error}"))
         }
-        (..=MAX_INFO_BYTES, Ok(())) => None,
-        (bytes, _) => Some(format!("has {bytes} bytes; at most {MAX_INFO_BYTES} are allowed")),
+        (_, Ok(())) => None,
     }
 }
 
@@ -382,5 +549,5 @@ fn outcome(ended: Result<Outcome, JoinError>) -> Outcome {
         .map(|message| (*message).to_owned())
         .or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no message".to_owned());
-    Outcome::Crashed(format!("the handler panicked: {message}"))
+    Outcome::Crashed(format!("the handler panicked: {message}").into())
 }

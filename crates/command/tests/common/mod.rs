@@ -26,6 +26,7 @@ pub fn sh(script: &str) -> Command {
         timeout: None,
         grace: LONG,
         max_output_bytes: 1_000,
+        on_line: None,
         guard: None,
         sandbox: None,
     }

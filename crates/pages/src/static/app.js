@@ -1,5 +1,5 @@
 // Makes the pages quicker: follows links and sends forms without loading everything again, refreshes pages with live
-// data, shows local times, and adds keys. Without it every page works, too. Pages are fetched under the URL that the
+// data, shows lines of log as they are logged, shows local times, and adds keys. Without it every page works, too. Pages are fetched under the URL that the
 // browser would load, and what differs is changed in place, so that focus, selection and scroll position stay.
 "use strict";
 
@@ -7,6 +7,8 @@ const PAGES = "/ui/";
 const KEY_MS = 1500;
 const NEWS_MS = 6000;
 const THEME_S = 365 * 86400;
+// As many lines as a job keeps.
+const MAX_LINES = 1000;
 
 let paused = localStorage.getItem("turnwise_paused") === "1";
 // The request whose page is shown when it arrives. A later one replaces it.
@@ -18,6 +20,8 @@ const main = () => at("#main");
 // Times
 
 const local = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+// For lines of log.
+const fine = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", fractionalSecondDigits: 3 });
 
 function localise(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
@@ -27,7 +31,7 @@ function localise(root) {
     if ("ago" in time.dataset) {
       time.title = `${local.format(when)} (${utc})`;
     } else {
-      time.textContent = local.format(when);
+      time.textContent = ("fine" in time.dataset ? fine : local).format(when);
       time.title = utc;
     }
   }
@@ -52,7 +56,8 @@ function morph(old, now) {
   for (const { name, value } of now.attributes) {
     if (old.getAttribute(name) !== value && !own.includes(name)) old.setAttribute(name, value);
   }
-  if (old.nodeName === "DIALOG") return;
+  // The lines of a log that is followed come from its stream.
+  if (old.nodeName === "DIALOG" || (old === stream?.log && now.dataset.follow)) return;
   const kept = new Map([...old.childNodes].filter(keyOf).map((node) => [keyOf(node), node]));
   let next = old.firstChild;
   for (const want of [...now.childNodes]) {
@@ -151,6 +156,7 @@ function arrived() {
   theme.textContent = { light: "Light", dark: "Dark" }[document.documentElement.dataset.theme] || "Auto";
   theme.title = "Light, dark, or as the system";
   for (const all of document.querySelectorAll("[data-all]")) all.hidden = false;
+  follow();
 }
 
 const isOurs = (url) => url.origin === location.origin && url.pathname.startsWith(PAGES) && !url.pathname.startsWith(`${PAGES}static/`);
@@ -229,6 +235,79 @@ document.addEventListener("click", (event) => {
   if (event.target.id === "pause") pause();
   else if (event.target.id === "theme") theme();
 });
+
+// The log of a job that runs
+
+// The stream of the log that the page shows, while somebody may see it: browsers allow few connections to a server.
+let stream = null;
+
+function follow() {
+  const log = at("#log");
+  const url = !paused && !document.hidden && log?.dataset.follow;
+  if (stream && (stream.log !== log || stream.url !== url)) {
+    stream.source.close();
+    stream = null;
+  }
+  // The newest lines are at the end.
+  if (log && !("seen" in log)) {
+    log.seen = true;
+    log.scrollTop = log.scrollHeight;
+  }
+  if (!url || stream) return;
+  const next = log.lastElementChild ? Number(log.lastElementChild.dataset.k) + 1 : Number(log.dataset.next);
+  const source = new EventSource(`${url}&from=${next}`);
+  stream = { log, url, source };
+  source.addEventListener("line", ({ data }) => add(log, data));
+  // The browser connects again, unless the server refuses: then each refresh shows the lines, and tries again.
+  source.addEventListener("error", () => {
+    if (source.readyState === EventSource.CLOSED && stream?.source === source) stream = null;
+  });
+  for (const last of ["end", "removed"]) {
+    source.addEventListener(last, () => {
+      source.close();
+      if (stream?.source === source) stream = null;
+      refresh();
+    });
+  }
+}
+
+function add(log, data) {
+  const line = JSON.parse(data);
+  const last = log.lastElementChild;
+  if (last && Number(last.dataset.k) >= line.number) return;
+  const isAtEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  log.append(entry(line, data));
+  while (log.childElementCount > MAX_LINES) log.firstElementChild.remove();
+  if (isAtEnd) log.scrollTop = log.scrollHeight;
+}
+
+// A line, as the server shows it. What a worker has sent is text, and never HTML.
+function entry({ number, at_us, level, message, fields }, data) {
+  const make = (name, className, ...inside) => {
+    const node = document.createElement(name);
+    node.className = className;
+    node.append(...inside);
+    return node;
+  };
+  const time = make("time", "");
+  time.dateTime = new Date(at_us / 1000).toISOString();
+  time.dataset.fine = "";
+  time.textContent = time.dateTime.replace("T", " ").replace("Z", " UTC");
+  const said = make("span", "said", make("bdi", "", message));
+  if (fields) said.append(" ", make("code", "more", make("bdi", "", asWritten(data, "fields"))));
+  const line = make("div", `entry ${level}`, time, make("span", "level", level), said);
+  line.dataset.k = number;
+  localise(line);
+  return line;
+}
+
+// A member as JSON. Its numbers are as they were written, if the browser can do that: a double has no room for some.
+function asWritten(data, name) {
+  const exact = (_, value, context) => (typeof value === "number" && context && JSON.rawJSON ? JSON.rawJSON(context.source) : value);
+  return JSON.stringify(JSON.parse(data, exact)[name]);
+}
+
+document.addEventListener("visibilitychange", follow);
 
 // Keys
 

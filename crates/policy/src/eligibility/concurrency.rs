@@ -33,13 +33,15 @@ pub enum Bucket {
     Filter(String),
     /// The jobs that name this bucket in a reason.
     Reason(String),
+    /// The jobs of this task, which wait for a worker that takes them; with an empty name, jobs without a task.
+    Task(String),
 }
 
 impl Bucket {
     /// Its name.
     pub fn name(&self) -> &str {
         match self {
-            Bucket::Filter(name) | Bucket::Reason(name) => name,
+            Bucket::Filter(name) | Bucket::Reason(name) | Bucket::Task(name) => name,
         }
     }
 }
@@ -50,6 +52,7 @@ impl fmt::Display for Bucket {
         match self {
             Bucket::Filter(name) => write!(f, "filter `{name}`"),
             Bucket::Reason(name) => write!(f, "bucket `{name}`"),
+            Bucket::Task(name) => write!(f, "task `{name}`"),
         }
     }
 }

@@ -5,12 +5,12 @@
 //! type in (mail, sms) and state = failed and reason ~ timeout and age > 2d
 //! ```
 //!
-//! *Fields*: `id`, `type`, `tenant`, `user`, `reason` (any of the job's reasons), and `options.` with the path of a
+//! *Fields*: `id`, `type`, `task`, `tenant`, `user`, `reason` (any of the job's reasons), and `options.` with the path of a
 //! member, names between dots. *Operators*: `=`, `!=`, `<`, `<=`, `>`, `>=`, `~` (the text contains a match of a
 //! regular expression), `!~`. `in (a, b)` equals one of several values. *Values*: numbers, `true`, `false`, `null`, text between
 //! quotes, or a word.
 //!
-//! *Kinds.* The field decides what a value is. `id`, `type`, `tenant`, `user`, `reason` and `reason_class` are text, whatever the value looks
+//! *Kinds.* The field decides what a value is. `id`, `type`, `task`, `tenant`, `user`, `reason` and `reason_class` are text, whatever the value looks
 //! like: `tenant = 007` is not the tenant 7. An option has the kind that its JSON has. A value without quotes equals a number as a number, and
 //! text as text. Whole numbers are compared exactly. A missing value, or one of another kind, equals nothing and is neither below nor above.
 //!
@@ -85,6 +85,8 @@ pub struct Subject<'a> {
     pub tenant: &'a str,
     /// The user on whose behalf it runs.
     pub user: Option<&'a str>,
+    /// Its task, if it has one.
+    pub task: Option<&'a str>,
     /// Why it was added, as its client states.
     pub reasons: &'a [String],
     /// When it was added, in µs.
@@ -130,7 +132,9 @@ pub enum Truth {
     Holds,
     /// It does not.
     Fails,
-    /// A text is too long for its patterns, or options are hidden, and nothing else decides.
+    /// Options are hidden, and nothing else decides. Only the operator hides options, so a job cannot evade a filter with it.
+    Hidden,
+    /// A text is too long for its patterns, and nothing else decides. This is the job's doing: it must not evade a filter with it.
     Unknown,
 }
 
@@ -145,7 +149,7 @@ impl Truth {
         match self {
             Truth::Holds => Truth::Fails,
             Truth::Fails => Truth::Holds,
-            Truth::Unknown => Truth::Unknown,
+            unknown @ (Truth::Hidden | Truth::Unknown) => unknown,
         }
     }
 
@@ -155,8 +159,9 @@ impl Truth {
         for one in all {
             match one {
                 Truth::Holds => return Truth::Holds,
+                Truth::Hidden if any == Truth::Unknown => {}
                 Truth::Fails => {}
-                Truth::Unknown => any = Truth::Unknown,
+                unknown @ (Truth::Hidden | Truth::Unknown) => any = unknown,
             }
         }
         any
@@ -198,6 +203,7 @@ struct Literal {
 enum Field {
     Indexed(Indexed),
     User,
+    Task,
     Reason,
     Option(Vec<String>),
     Count(Count),
@@ -297,6 +303,11 @@ impl Condition {
         self.truth(job) == Truth::Holds
     }
 
+    /// Whether a filter that does not accept applies to a job: it holds, or only the size of a text keeps that from being known.
+    pub fn applies(&self, job: &Subject<'_>) -> bool {
+        matches!(self.truth(job), Truth::Holds | Truth::Unknown)
+    }
+
     /// Whether it holds for a job, as far as that is known.
     pub fn truth(&self, job: &Subject<'_>) -> Truth {
         self.node.as_ref().map_or(Truth::Holds, |node| truth(node, job))
@@ -317,6 +328,7 @@ fn truth(node: &Node, job: &Subject<'_>) -> Truth {
                 Field::Indexed(Indexed::Type) => text(job.job_type),
                 Field::Indexed(Indexed::Tenant) => text(job.tenant),
                 Field::User => job.user.map_or(missing, text),
+                Field::Task => job.task.map_or(missing, text),
                 Field::Reason if is_not => Truth::all(job.reasons.iter().map(|reason| text(reason))),
                 Field::Reason => Truth::any(job.reasons.iter().map(|reason| text(reason))),
                 Field::Indexed(Indexed::ReasonClass) => {
@@ -324,7 +336,7 @@ fn truth(node: &Node, job: &Subject<'_>) -> Truth {
                 }
                 Field::Option(path) => match (job.option)(path) {
                     Some(Value::Text(found)) => text(&found),
-                    Some(Value::Hidden) => Truth::Unknown,
+                    Some(Value::Hidden) => Truth::Hidden,
                     Some(found) => compare(&found, *operator, value).into(),
                     None => missing,
                 },

@@ -3,7 +3,8 @@
 //! *Model.* A filter has a condition and an action. Filters are asked in the order of their priority, then of their
 //! watermark, then of their names. The first filter whose condition holds for a job decides. One with
 //! [`Action::Continue`] leaves the decision to later filters. A job that no filter decides about is accepted. A filter of which it is unknown
-//! whether its condition holds ([`Truth::Unknown`]) decides too, unless it accepts: a job passes no filter because it is hard to judge.
+//! whether its condition holds decides too ([`Condition::applies`]), unless it accepts: a job passes no filter because it is hard to judge. An
+//! option that the job's type hides holds no condition: a filter would show by what it does what the option is.
 //!
 //! *Watermark.* A filter with a watermark applies only to jobs that were added at that time or later. Without one
 //! (0), it applies to all jobs.
@@ -11,7 +12,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::concurrency::{Bucket, Limit};
-use super::condition::{Condition, Mistake, Subject, Truth};
+use super::condition::{Condition, Mistake, Subject};
 
 /// What a filter does with a job for which its condition holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -124,7 +125,7 @@ impl Filters {
         let about =
             self.0.iter().filter(|(rule, _)| rule.watermark_us == 0 || job.added_us >= rule.watermark_us);
         for (rule, condition) in about {
-            let applies = || condition.truth(job) != Truth::Fails;
+            let applies = || condition.applies(job);
             match rule.action {
                 Action::Accept if condition.holds(job) => return Verdict::Accept,
                 Action::Concurrency if applies() => return Verdict::Concurrency(rule),
@@ -153,6 +154,7 @@ mod tests {
             job_type,
             tenant: "t",
             user: None,
+            task: None,
             reasons: &[],
             added_us,
             option: &option,

@@ -106,7 +106,7 @@ invariants! {
     Charged: "what was charged to a tenant is not negative",
         "the tenant gets more or less than its share until the row is cleared",
         "clear the row by hand; the tenant is then charged from zero";
-    /// No index row or piece of options without a record.
+    /// No index row, piece of options or row of output without a record.
     Owned: "every row of a job has a record",
         "a job that was removed has left a row behind; in `pending`, `delayed` or `ended` a worker fails on it with `corrupt`",
         "clear the row by hand, or add a job with this type and id and remove it";
@@ -122,6 +122,10 @@ invariants! {
     OptionsWhole: "a job's options are complete",
         "the job cannot start, because its options cannot be read",
         "add the job again with its options";
+    /// A record states whether there is output, and how large the result is.
+    OutputWhole: "a job's output is complete",
+        "a result cannot be read, or rows stay when the job is removed",
+        "remove the job, or add it again";
     /// No two claims of a worker have the same number.
     ClaimUnique: "a worker uses the number of a claim once",
         "two jobs run under one claim: the end of one can be taken for the end of the other",

@@ -13,7 +13,7 @@ use crate::dependencies::AfterRow;
 use crate::locks::{HolderRow, QueueRow, Spot};
 use crate::pieces::PIECE_BYTES;
 use crate::record::Record;
-use crate::{Active, Claim, Job, Keyspace, Parked, Then};
+use crate::{Active, Claim, Job, Keyspace, Parked, Then, output};
 
 /// All rows of one job.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +26,8 @@ pub struct JobRows {
     pub places: BTreeMap<IndexRow, Bytes>,
     /// Pieces of its options: number and size in bytes.
     pub pieces: BTreeMap<u32, usize>,
+    /// The rows of its output: kind and number, and size in bytes.
+    pub output: BTreeMap<(String, i64), usize>,
     /// Its rows `("parked", …)`: what would wake it.
     pub parked: BTreeSet<Parked>,
     /// Its rows `("unwatched", …)`.
@@ -47,9 +49,10 @@ pub struct JobRows {
 impl JobRows {
     /// Whether no row is left.
     pub fn is_empty(&self) -> bool {
-        let of_place = self.places.len() + self.parked.len() + self.unwatched.len() + self.pieces.len();
+        let of_place = self.places.len() + self.parked.len() + self.unwatched.len();
+        let of_values = self.pieces.len() + self.output.len();
         let of_run = self.locks.len() + self.queued.len() + self.buckets.len() + self.deadlines.len();
-        self.raw.is_none() && of_place + of_run + self.after.len() + self.back.len() == 0
+        self.raw.is_none() && of_place + of_values + of_run + self.after.len() + self.back.len() == 0
     }
 
     /// Sets or clears the record.
@@ -74,6 +77,9 @@ impl JobRows {
             Row::Job(key) => self.set_record(&key, Some(value))?,
             Row::Options(_, n) => {
                 self.pieces.insert(n, value.len());
+            }
+            Row::Output(_, kind, n) => {
+                self.output.insert((kind, n), value.len());
             }
             Row::Index(_, place) => {
                 if matches!(place, IndexRow::Limited(_)) {
@@ -191,6 +197,9 @@ pub fn check_job(
     if let Some((key, problem)) = wrong_pieces(keys, key, job.has_pieces(), &rows.pieces) {
         found(Invariant::OptionsWhole, &key, problem);
     }
+    if let Some((key, problem)) = wrong_output(keys, key, job, rows) {
+        found(Invariant::OutputWhole, &key, problem);
+    }
     check_locks(keys, key, job, rows, &mut |row: &[u8], problem: String| {
         found(Invariant::LockAgrees, row, problem)
     });
@@ -249,8 +258,12 @@ fn check_orphans(
     found: &mut impl FnMut(Invariant, &[u8], String),
 ) {
     let pieces = rows.pieces.keys().map(|n| (Invariant::Owned, keys.options_piece(&key.0, &key.1, *n)));
+    let output =
+        rows.output.keys().map(|(kind, n)| (Invariant::Owned, keys.output_row(&key.0, &key.1, kind, *n)));
     let dependencies = dependency_rows(keys, key, rows).into_iter().map(|row| (Invariant::WaitsFor, row));
-    for (invariant, row) in present(keys, key, rows).into_iter().chain(pieces).chain(dependencies) {
+    for (invariant, row) in
+        present(keys, key, rows).into_iter().chain(pieces).chain(output).chain(dependencies)
+    {
         let invariant = if invariant == Invariant::OnePlace { Invariant::Owned } else { invariant };
         found(invariant, &row, "there is no record".to_owned());
     }
@@ -331,6 +344,26 @@ pub fn check_awaited(
         &row,
         "the record of the dependency does not name this group of dependents",
     ))
+}
+
+/// The first problem with the rows of a job's output.
+fn wrong_output(
+    keys: &Keyspace,
+    (job_type, id): &JobKey,
+    job: &Job,
+    rows: &JobRows,
+) -> Option<(Bytes, String)> {
+    if !job.has_output
+        && let Some((kind, n)) = rows.output.keys().next()
+    {
+        let problem = "the record states that the job has no output".to_owned();
+        return Some((keys.output_row(job_type, id, kind, *n), problem));
+    }
+    let of_result = rows.output.iter().filter(|((kind, _), _)| kind == output::RESULT);
+    let bytes: usize = of_result.map(|(_, bytes)| bytes).sum();
+    let expected = job.stored_result.as_ref().map_or(0, |result| result.bytes);
+    let problem = || format!("the result has {bytes} bytes, and the record states {expected}");
+    (bytes != expected).then(|| (keys.output_row(job_type, id, output::RESULT, 0), problem()))
 }
 
 /// The first problem with the pieces of a job's options.

@@ -22,6 +22,8 @@ pub enum Row {
     Job(JobKey),
     /// A piece of a job's options, and its number.
     Options(JobKey, u32),
+    /// A row of a job's output, its kind and its number.
+    Output(JobKey, String, i64),
     /// The row of a job's place.
     Index(JobKey, IndexRow),
     /// The row that wakes a parked job.
@@ -123,6 +125,7 @@ impl Row {
             ("clock", 1) => Row::Clock,
             ("jobs", 3) => Row::Job(pair(1, 2)?),
             ("options", 4) => Row::Options(pair(1, 2)?, piece(3)?),
+            ("output", 5) => Row::Output(pair(1, 2)?, text(3)?, number(4)?),
             ("pending", _) => {
                 let (place, id) = QueuePlace::of_elements(elements.get(2..)?)?;
                 Row::Index((text(1)?, id), IndexRow::Pending(place))
@@ -216,6 +219,7 @@ impl Row {
         match self {
             Row::Job(job)
             | Row::Options(job, _)
+            | Row::Output(job, ..)
             | Row::Index(job, _)
             | Row::Parked(job, _)
             | Row::Unwatched(job, _)

@@ -10,6 +10,7 @@ use super::Keyspace;
 
 pub(super) const FILTER: &str = "filter";
 const REASON: &str = "reason";
+const TASK: &str = "task";
 
 /// A key of [`Keyspace::limited`].
 type LimitedKey<'a> = (Element<'a>, String, String, String, u32, String, i64, i64, String);
@@ -18,6 +19,7 @@ pub(super) fn bucket_kind(bucket: &Bucket) -> &'static str {
     match bucket {
         Bucket::Filter(_) => FILTER,
         Bucket::Reason(_) => REASON,
+        Bucket::Task(_) => TASK,
     }
 }
 
@@ -74,6 +76,7 @@ impl Keyspace {
         match kind {
             FILTER => Ok(Bucket::Filter(name)),
             REASON => Ok(Bucket::Reason(name)),
+            TASK => Ok(Bucket::Task(name)),
             _ => Err(self.unreadable(key)),
         }
     }

@@ -10,6 +10,9 @@
 //! | `("clock")` | the latest time that any node has used, in µs ([`crate::clock`]) | the first node whose clock is ahead |
 //! | `("jobs", type, id)` | the job record ([`crate::Job`]) | every writer, fenced by the claim while the job runs |
 //! | `("options", type, id, n)` | n-th piece of options too large for the record (bytes) | with the record |
+//! | `("output", type, id, "error", n)` | the n-th error that the job has kept (JSON) ([`crate::output`]) | with the record |
+//! | `("output", type, id, "log", n)` | lines of its log, the first of which has this number (an array); for -1, which there are | its worker |
+//! | `("output", type, id, "result", n)` | n-th piece of a result too large for the record (bytes) | with the record |
 //! | `("pending", type, tenant, priority, order, id)` | empty, or its locks (JSON); lowest priority (-20 to 19) first, then order (a time) | with it |
 //! | `("pending", type, tenant, key, priority, order, id)` | the same, sorted by `key` (a float); after all rows without a key | a worker |
 //! | `("waiting", type, tenant)` | versionstamp (10 bytes), set when a job becomes pending: the tenant may have some | with the pending row |

@@ -66,6 +66,12 @@ keys! {
     key options_piece(job_type: &str, id: &str, n: u32) = ("options", job_type, id, n);
     /// All pieces of a job's options.
     range options(job_type: &str, id: &str) = ("options", job_type, id);
+    /// A row of a job's output, of one kind.
+    key output_row(job_type: &str, id: &str, kind: &str, n: i64) = ("output", job_type, id, kind, n);
+    /// The rows of one kind of a job's output.
+    range output_of(job_type: &str, id: &str, kind: &str) = ("output", job_type, id, kind);
+    /// All rows of a job's output.
+    range output(job_type: &str, id: &str) = ("output", job_type, id);
 
     /// The queues of all tenants of a type, by tenant.
     range pending(job_type: &str) = ("pending", job_type);
@@ -373,6 +379,8 @@ keys! {
 parsers! {
     /// Type and id of a key of [`Keyspace::all_jobs`].
     parse_any_job(_; job_type: String, id: String);
+    /// The number of a key of [`Keyspace::output_of`].
+    parse_output(_, _, _, _; n: i64);
     /// Job id of a key of [`Keyspace::jobs`].
     parse_job(_, _; id: String);
     /// The tenant of a key of [`Keyspace::waiting`].

@@ -72,6 +72,8 @@ pub(crate) fn tunables(
         max_jobs,
         bounds: None,
         max_history: jobs.max_history,
+        max_errors: jobs.max_errors,
+        max_result_bytes: jobs.max_result_bytes,
         backoff: jobs.backoff,
         jitter: true,
         on_lost: jobs.on_lost,

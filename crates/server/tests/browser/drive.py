@@ -194,6 +194,7 @@ def pages(driver, failed):
         ("long-job", job_path("mail", LONG), LONG),
         ("all-jobs", "/ui/jobs?type=scan&state=pending&tenant=tenant-03", "For all that match"),
         ("ask", "/ui/bulk/ask?action=remove&where=type+%3D+scan", "Would change"),
+        ("new-job", "/ui/jobs/new?type=mail", "What it is"),
         ("operations", "/ui/bulk", "There is none."),
         ("tenants", "/ui/tenants?type=scan", "tenant-03"),
         ("shares", "/ui/tenants/shares?type=scan", "A simulation of the present queue"),
@@ -277,6 +278,55 @@ def actions(driver, failed):
     page.get_by_label("Shares of acme").fill("250")
     driver.click("Set")
     expect(page.locator("tr", has_text="acme").locator("summary")).to_contain_text("250", timeout=PATIENCE_MS)
+
+
+def output(driver):
+    """The lines of a running job follow at once, and a job is added with a form."""
+    page = driver.page
+    job = call(driver.url, "GET", "/v1/jobs?type=mail&state=running")["jobs"][0]
+    update = f"/v1/workers/mail/{job['worker']}/jobs/{part(job['id'])}/update"
+
+    def log(message, level="info"):
+        fields = {"of": HOSTILE, "n": 12345678901234567}
+        call(driver.url, "POST", update, {"claim": job["claim"], "log": [{"message": message, "level": level, "fields": fields}]})
+
+    log("first")
+    driver.open(job_path("mail", job["id"]))
+    driver.text("first")
+    # Without the refresh: the lines come from the stream.
+    page.evaluate("delete document.querySelector('#main').dataset.refresh")
+    log(HOSTILE, "warn")
+    expect(page.locator("#log .entry.warn")).to_contain_text(HOSTILE, timeout=PATIENCE_MS)
+    expect(page.locator("#log .entry")).to_have_count(2)
+    # A refresh loses none, and repeats none.
+    page.reload()
+    log("third", "error")
+    expect(page.locator("#log .entry.error")).to_have_count(1, timeout=PATIENCE_MS)
+    page.keyboard.press("r")
+    page.wait_for_timeout(500)
+    expect(page.locator("#log .entry")).to_have_count(3)
+    expect(page.locator("#log .entry .more").last).to_contain_text("12345678901234567")
+    driver.check("running-job")
+    driver.open("/ui/jobs?type=report")
+    page.get_by_role("link", name="Add a job").click()
+    page.get_by_label("Id", exact=True).fill("by-form")
+    page.get_by_label("Task").fill("weekly")
+    page.get_by_label("Options").fill('{"to":\n 1 2}')
+    with driver.refused():
+        driver.click("Add the job")
+        driver.text("line 2, column 4")
+    driver.check("new-job-mistake")
+    page.get_by_label("Options").fill('{"to": 1.50}')
+    driver.click("Add the job")
+    driver.text("Added.")
+    driver.text('"to": 1.50')
+    driver.click("Cancel…")
+    driver.click("Cancel 1 job")
+    page.get_by_role("link", name="Run again with changes").click()
+    page.get_by_label("Task").fill("monthly")
+    driver.click("Run again")
+    driver.text("It is pending with these values.")
+    driver.text("monthly")
 
 
 def many(driver):
@@ -435,6 +485,7 @@ def main():
         driver = Driver(page, url, axe, folder)
         pages(driver, failed)
         actions(driver, failed)
+        output(driver)
         many(driver)
         workers(driver)
         keys(driver)

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use turnwise_server::{Config, RunningServer, Server, ServerConfig, StartError, StoreUrl};
 use turnwise_store::{Store, runtime};
 use turnwise_testkit::{EtcdCluster, canary};
@@ -41,6 +42,9 @@ impl Answer {
     }
 }
 
+/// How long a store may still be locked after its server has stopped.
+const RELEASED: Duration = Duration::from_secs(5);
+
 impl TestServer {
     pub async fn start() -> TestServer {
         Self::start_with("").await
@@ -60,7 +64,16 @@ impl TestServer {
 
     pub async fn start_in(folder: tempfile::TempDir, replicator: &str) -> TestServer {
         let config = server_config(&folder, replicator);
-        Self::new(folder, Server::start(config).await.unwrap())
+        let begun = Instant::now();
+        loop {
+            match Server::start(config.clone()).await {
+                Ok(server) => return Self::new(folder, server),
+                // A process that another test has just forked has the lock until it executes its program.
+                Err(error) if error.to_string().contains("already in use") && begun.elapsed() < RELEASED => {}
+                Err(error) => panic!("{error:?}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
     }
 
     /// Starts another node on a store that other nodes may use, too.
@@ -102,7 +115,7 @@ impl TestServer {
         let path = answer.url().path().to_owned();
         let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
         let text = answer.text().await.unwrap();
-        // Only a worker receives the options of its jobs.
+        // Only a worker receives all options of its jobs. Tests hide those with secrets ([`Self::hide`]).
         if !path.ends_with("/accept") {
             canary::assert_none(&path, &text);
         }
@@ -131,6 +144,11 @@ impl TestServer {
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
         let request = self.request("POST", path).header("content-type", "application/json");
         self.send(request.body(body.to_string())).await
+    }
+
+    /// Hides these members of the options of a type's jobs.
+    pub async fn hide(&self, job_type: &str, pointers: &[&str]) {
+        self.nobody().hide(job_type, pointers).await;
     }
 
     /// A request without a body, but with the content type JSON.
@@ -346,6 +364,12 @@ impl As<'_> {
 
     pub async fn delete(&self, path: &str) -> Answer {
         self.send("DELETE", path, None).await
+    }
+
+    /// Hides these members of the options of a type's jobs.
+    pub async fn hide(&self, job_type: &str, pointers: &[&str]) {
+        let hidden = self.put(&format!("/v1/types/{job_type}"), &json!({ "secrets": pointers })).await;
+        assert_eq!(hidden.status, 200, "{}", hidden.body);
     }
 
     /// Adds a token with these scopes, and returns its text.

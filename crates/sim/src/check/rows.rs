@@ -88,6 +88,13 @@ impl TouchedRows {
                     None => drop(pieces.remove(&n)),
                 }
             }
+            Row::Output(job, kind, n) => {
+                let output = &mut jobs.entry(job).or_default().output;
+                match &change.new {
+                    Some(value) => drop(output.insert((kind, n), value.len())),
+                    None => drop(output.remove(&(kind, n))),
+                }
+            }
             Row::Index(job, place) => {
                 if let (model::IndexRow::Active(worker), Some(old), Some(new)) =
                     (&place, &change.old, &change.new)

@@ -284,6 +284,9 @@ impl Checker {
         let history = &new.history[usize::from(two).min(new.history.len())..];
         ensure(grown(history), "every end is recorded once", story)?;
         let event = &history[0].kind;
+        if *event != EventKind::STOPPED {
+            known.disturbed_us.insert(old.job_type.clone(), commit.now_us);
+        }
         let claim = old.claim().expect("its holder was just found");
         // A run that is to be cancelled and exceeds its time is cancelled without an event for the timeout. Either the run
         // continues, or its worker has not reported yet that it ended by itself.
@@ -343,14 +346,8 @@ impl Checker {
         };
         ensure(right, "an end leads to its state", story)?;
         if !again {
-            let attempt =
-                matches!(event, EventKind::Completed | EventKind::Failed { .. } | EventKind::Crashed { .. })
-                    && (expired || did != Some(Did::Snoozed));
-            // A run that was to stop, and crashed instead, is an attempt, too.
-            let crashed = *event == EventKind::Cancelled && new.attempts == old.attempts + 1;
-            let attempts = crashed || new.attempts == old.attempts + u32::from(attempt);
-            let snoozes = new.snoozes == old.snoozes + u32::from(*event == EventKind::Snoozed);
-            ensure(attempts && snoozes, "attempts and snoozes are counted once", story)?;
+            let counts = expired || did != Some(Did::Snoozed);
+            ensure(counted_once(old, new, event, counts), "attempts and snoozes are counted once", story)?;
         }
         let tries_left = !old.terms().is_last(new.attempts);
         ensure(new.state() != State::Crashing || tries_left, "a job has no more attempts than allowed", story)
@@ -400,4 +397,14 @@ fn differs_only(old: &Job, new: &Job, change: impl FnOnce(&mut Job)) -> bool {
     let mut was = old.clone();
     change(&mut was);
     serde_json::to_vec(&was).ok() == serde_json::to_vec(new).ok()
+}
+
+/// Whether a job's attempts and snoozes have grown by what its run was. `counts` states whether a run that failed was an attempt.
+fn counted_once(old: &Job, new: &Job, event: &EventKind, counts: bool) -> bool {
+    let attempt = counts
+        && matches!(event, EventKind::Completed | EventKind::Failed { .. } | EventKind::Crashed { .. });
+    // A run that was to stop, and crashed instead, is an attempt, too.
+    let crashed = *event == EventKind::Cancelled && new.attempts == old.attempts + 1;
+    let attempts = crashed || new.attempts == old.attempts + u32::from(attempt);
+    attempts && new.snoozes == old.snoozes + u32::from(*event == EventKind::Snoozed)
 }

@@ -42,6 +42,9 @@ pub const V1: &[(&str, &str, Right)] = &[
     ("DELETE", "/v1/jobs/{type}/{id}", Write),
     ("GET", "/v1/jobs/{type}/{id}/wait", Read),
     ("GET", "/v1/jobs/{type}/{id}/events", Read),
+    ("GET", "/v1/jobs/{type}/{id}/logs", Read),
+    ("GET", "/v1/jobs/{type}/{id}/options", Write),
+    ("GET", "/v1/jobs/{type}/{id}/result", Read),
     ("GET", "/v1/jobs/{type}/{id}/why", Read),
     ("GET", "/v1/events", Read),
     // A webhook goes on without its identity, so reading is not enough.

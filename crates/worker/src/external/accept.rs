@@ -9,6 +9,7 @@ use futures::future::BoxFuture;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 use turnwise_policy::contention::Shard;
+use turnwise_queue::tasks::Tasks;
 use turnwise_queue::{Error, Job, Keyspace, Mode, Result, claims, jobs, locks, workers};
 use turnwise_store::Transaction;
 
@@ -54,7 +55,7 @@ impl External {
     /// higher numbers, a response was lost, and these jobs are returned again. Otherwise, this claims up to `limit` new
     /// jobs, but never more than the worker has free slots. Waits up to `wait` for jobs; the list may be empty.
     ///
-    /// The waiting workers of a type and of the same tenants form a line, and only the first of them watches the store: a job
+    /// The waiting workers of a type that may take the same jobs form a line, and only the first of them watches the store: a job
     /// that arrives wakes one worker of each line.
     ///
     /// A quiet worker gets only jobs that it holds already. It stands in no line.
@@ -77,7 +78,7 @@ impl External {
             let tenants = tenants.as_ref();
             let runtime = self.store.runtime();
             let mut deadline = pin!(runtime.sleep(wait));
-            let mut first: Option<First> = None;
+            let mut first: Option<(First, String)> = None;
             let mut claimer = Claimer::new(self.store.clone(), self.keys.clone(), job_type);
             // Whether the time is over, so that this pass is the last.
             let mut last = false;
@@ -86,7 +87,7 @@ impl External {
                 let shard = self.shard(job_type).await?;
                 let delivery =
                     self.deliver((job_type, worker), (received, limit), tenants, shard, &claimer).await?;
-                let (pass, numbered) = match delivery {
+                let (pass, numbered, takes) = match delivery {
                     Delivery::Jobs { jobs, mode, .. } => return Ok(Given { jobs, mode }),
                     Delivery::Quiet { mode, .. } if last => return Ok(Given { jobs: Vec::new(), mode }),
                     Delivery::Quiet { mode, row, numbered } => {
@@ -120,8 +121,8 @@ impl External {
                         continue;
                     }
                     _ if last => return Ok(Given::default()),
-                    Delivery::NoSlot { numbered } => (None, numbered),
-                    Delivery::Nothing { pass, numbered } => (Some(pass), numbered),
+                    Delivery::NoSlot { numbered } => (None, numbered, String::new()),
+                    Delivery::Nothing { pass, numbered, takes } => (Some(pass), numbered, takes),
                 };
                 if pass.is_none() {
                     // A worker without a free slot must not block the line.
@@ -139,11 +140,13 @@ impl External {
                     }
                 };
                 claimer.starts_over();
-                if first.is_none() {
+                // A worker whose caps are reached takes less than others with its tasks.
+                if first.as_ref().is_none_or(|(_, of)| *of != takes) {
+                    drop(first.take());
                     tokio::select! {
                         biased;
                         () = leave.cancelled() => return Ok(Given::default()),
-                        head = self.lines.join(job_type, tenants.map(|tenants| &*tenants.name)) => first = Some(head),
+                        head = self.lines.join(job_type, &takes) => first = Some((head, takes)),
                         () = claimed_elsewhere => {}
                         () = &mut deadline => return Ok(Given::default()),
                     }
@@ -231,6 +234,8 @@ impl External {
                     return Ok((Delivery::NoSlot { numbered }, Some(held)));
                 }
                 let (numbers, pass_jobs) = (Numbers::Stored, Some(pass_jobs));
+                let most = 2 * row.slots;
+                let tasks = &Tasks::of_worker(&tx, keys, job_type, worker, row.tasks.as_ref(), most).await?;
                 let claimant = Claimant {
                     job_type,
                     worker,
@@ -240,6 +245,7 @@ impl External {
                     numbers,
                     fair,
                     tenants,
+                    tasks,
                     queue,
                     pass_jobs,
                     shard,
@@ -250,7 +256,9 @@ impl External {
                 };
                 let mut pass = pass(&tx, keys, claimant, store.runtime().now_us()).await?;
                 if pass.claimed.is_empty() {
-                    return Ok((Delivery::Nothing { pass, numbered }, Some(held)));
+                    let tenants = tenants.map_or("", |tenants| &*tenants.name);
+                    let takes = format!("{tenants}\n{}", tasks.name());
+                    return Ok((Delivery::Nothing { pass, numbered, takes }, Some(held)));
                 }
                 let claimed = pass.claimed.drain(..);
                 let jobs = claimed.map(|(job, options)| accepted(job, options)).collect();
@@ -293,8 +301,8 @@ enum Delivery {
     Jobs { jobs: Vec<Accepted>, pass: Option<Pass>, mode: Mode },
     /// The worker takes no new jobs: its membership row says so.
     Quiet { mode: Mode, row: Option<Bytes>, numbered: Option<Bytes> },
-    /// The pass has claimed no job.
-    Nothing { pass: Pass, numbered: Option<Bytes> },
+    /// The pass has claimed no job. Workers with the same `takes` may take the same jobs.
+    Nothing { pass: Pass, numbered: Option<Bytes>, takes: String },
     /// The worker has no free slot.
     NoSlot { numbered: Option<Bytes> },
 }

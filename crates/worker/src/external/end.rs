@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use futures::future::BoxFuture;
 use serde_json::value::RawValue;
-use turnwise_queue::claims::{self, Ended, Ending};
+use turnwise_queue::claims::{self, Ended, Ending, Report};
 use turnwise_queue::jobs::PREFETCHED;
 use turnwise_queue::workers::RunSummary;
-use turnwise_queue::{Context, Error, Job, Result, jobs};
+use turnwise_queue::{Context, Error, Job, JobResult, LogLine, Result, RunError, jobs};
 
 use super::{External, claim_of};
 use crate::accounts::{Account, RunStatus};
@@ -19,13 +19,13 @@ use crate::spans::RunOutcome;
 #[derive(Debug, Clone)]
 pub enum ExternalEnd {
     /// It completed, with this result.
-    Completed(Box<RawValue>),
+    Completed(JobResult),
     /// It failed with a permanent error: not retried.
-    Failed(String),
+    Failed(RunError),
     /// It failed with an error that may pass: retried after a backoff.
     Crashed {
         /// The error.
-        reason: String,
+        error: RunError,
         /// How long to wait instead of the job's backoff, in µs.
         retry_after_us: Option<i64>,
     },
@@ -41,9 +41,14 @@ pub enum ExternalEnd {
 }
 
 impl ExternalEnd {
+    /// It completed, with this result.
+    pub fn completed(json: Box<RawValue>) -> Self {
+        ExternalEnd::Completed(json.into())
+    }
+
     /// A crash after which the job waits for the backoff of its terms.
-    pub fn crashed(reason: impl Into<String>) -> Self {
-        ExternalEnd::Crashed { reason: reason.into(), retry_after_us: None }
+    pub fn crashed(error: impl Into<RunError>) -> Self {
+        ExternalEnd::Crashed { error: error.into(), retry_after_us: None }
     }
 }
 
@@ -58,6 +63,8 @@ pub struct RunEnd {
     pub end: ExternalEnd,
     /// The last report.
     pub info: Option<Box<RawValue>>,
+    /// Its last lines of log.
+    pub log: Vec<LogLine>,
 }
 
 impl RunEnd {
@@ -87,8 +94,8 @@ impl External {
     /// Ends a run. Returns the job as it is now, or `None` if it was removed. Idempotent.
     ///
     /// # Errors
-    /// `Halt` if another claim holds the job, or its worker is no longer a member: nothing was changed. `Invalid` for a
-    /// result or info that is too large.
+    /// `Halt` if another claim holds the job, or its worker is no longer a member: nothing was changed. `Invalid` for an info that is too
+    /// large, or too many lines of log.
     pub fn end<'a>(
         &'a self,
         job_type: &'a str,
@@ -98,7 +105,21 @@ impl External {
         end: ExternalEnd,
         info: Option<&'a RawValue>,
     ) -> BoxFuture<'a, Result<Option<Job>>> {
-        let run = RunEnd { id: id.to_owned(), claim, end, info: info.map(ToOwned::to_owned) };
+        let info = info.map(ToOwned::to_owned);
+        let run = RunEnd { id: id.to_owned(), claim, end, info, log: Vec::new() };
+        self.end_run(job_type, worker, run)
+    }
+
+    /// The same with lines of log.
+    ///
+    /// # Errors
+    /// As [`Self::end`].
+    pub fn end_run<'a>(
+        &'a self,
+        job_type: &'a str,
+        worker: &'a str,
+        run: RunEnd,
+    ) -> BoxFuture<'a, Result<Option<Job>>> {
         Box::pin(async move {
             let mut results = self.end_all(job_type, worker, &[run]).await?;
             results.pop().expect("one end goes in, one result comes out")
@@ -158,14 +179,14 @@ impl External {
         ends: &[Known<'_>],
         now_us: i64,
     ) -> Result<Vec<Result<Written>>> {
-        let (keys, max_history) = (&self.keys, self.tunables.get().max_history);
+        let (keys, kept) = (&self.keys, self.tunables.get().kept());
         let attempts = &AtomicU32::new(0);
         self.store
             .transact(|tx| async move {
                 let attempt = attempts.fetch_add(1, Relaxed);
                 // Each attempt writes half as many ends as the one before it, which halves the chance of the same failure.
                 let most = ends.len().checked_shr(attempt).unwrap_or(0).max(1);
-                let context = Context::new(&tx, keys, job_type, now_us, max_history);
+                let context = Context { tx: &tx, keys, job_type, now_us, kept };
                 let mut written = Vec::with_capacity(most);
                 for (n, end) in ends[..most].iter().enumerate() {
                     if n % PREFETCHED == 0 {
@@ -265,7 +286,7 @@ impl External {
 
 async fn write_one(context: Context<'_>, worker: &str, end: &Known<'_>, retried: bool) -> Result<Written> {
     let Context { tx, keys, job_type, now_us, .. } = context;
-    let Known { run: RunEnd { id, claim, end, info }, status } = end;
+    let Known { run: RunEnd { id, claim, end, info, log }, status } = end;
     // If another server claimed the job, or this one before a restart, only the record has the tenant and the start time.
     let before = match status {
         RunStatus::Running | RunStatus::EndTried => None,
@@ -273,16 +294,17 @@ async fn write_one(context: Context<'_>, worker: &str, end: &Known<'_>, retried:
     };
     let ending = match end.clone() {
         ExternalEnd::Completed(result) => Ending::Completed(result),
-        ExternalEnd::Failed(reason) => Ending::Failed(reason),
+        ExternalEnd::Failed(error) => Ending::Failed(error),
         ExternalEnd::Released => Ending::Stopped,
-        ExternalEnd::Crashed { reason, retry_after_us } => {
-            Ending::Crashed { reason, retry_us: retry_after_us.map(|wait_us| now_us.saturating_add(wait_us)) }
+        ExternalEnd::Crashed { error, retry_after_us } => {
+            Ending::Crashed { error, retry_us: retry_after_us.map(|wait_us| now_us.saturating_add(wait_us)) }
         }
         ExternalEnd::Snoozed { until_us, for_us } => {
             Ending::Snoozed { until_us: until_us.max(now_us.saturating_add(for_us)) }
         }
     };
     let claim = claim_of(worker, *claim);
-    let ended = claims::end(context, id, &claim, &ending, info.as_deref(), None).await?;
+    let report = Report { info: info.as_deref(), log };
+    let ended = claims::end_with(context, id, &claim, &ending, report, None).await?;
     Ok(Written { ending, ended, before, retried })
 }

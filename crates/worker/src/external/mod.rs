@@ -14,10 +14,11 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use serde_json::value::RawValue;
-use turnwise_queue::claims::{self, Answer};
+use turnwise_queue::claims::{self, Answer, Report};
 use turnwise_queue::deadlines::{self, Due, Over};
+use turnwise_queue::tasks::{KnownTasks, check_known};
 use turnwise_queue::workers::{Removal, RunSummary};
-use turnwise_queue::{Claim, Error, Job, Keyspace, Mode, Result, jobs, workers};
+use turnwise_queue::{Claim, Error, Job, Keyspace, Mode, Result, RunKey, jobs, workers};
 use turnwise_store::Store;
 
 use crate::accounts::{Account, Accounts};
@@ -120,13 +121,29 @@ impl External {
         slots: usize,
         registered_by: Option<String>,
     ) -> BoxFuture<'a, Result<workers::Worker>> {
+        self.register_for(job_type, name, slots, None, registered_by)
+    }
+
+    /// The same for a worker that states its tasks: it gets jobs of these only.
+    ///
+    /// # Errors
+    /// As [`Self::register`], and `Invalid` for wrong tasks.
+    pub fn register_for<'a>(
+        &'a self,
+        job_type: &'a str,
+        name: Option<&'a str>,
+        slots: usize,
+        tasks: Option<KnownTasks>,
+        registered_by: Option<String>,
+    ) -> BoxFuture<'a, Result<workers::Worker>> {
         // Boxed, so that the crates that await it do not compile it again.
         Box::pin(async move {
             if !(1..=MAX_EXTERNAL_SLOTS).contains(&slots) {
                 let problem = format!("must be from 1 to {MAX_EXTERNAL_SLOTS}, not {slots}");
                 return Err(Error::Invalid { field: "slots", problem });
             }
-            let (options, registered_by) = (&self.options, &registered_by);
+            tasks.as_ref().map_or(Ok(()), check_known)?;
+            let (options, registered_by, tasks) = (&self.options, &registered_by, &tasks);
             self.store
                 .transact(|tx| async move {
                     // Each attempt uses a new id. An earlier attempt with an unknown outcome may have registered a worker
@@ -137,6 +154,7 @@ impl External {
                         health_timeout_us: duration_us(options.health_timeout),
                         external: true,
                         registered_by: registered_by.clone(),
+                        tasks: tasks.clone(),
                         ..workers::Worker::new(&id, &options.node, started_us, slots)
                     };
                     workers::register(&tx, &self.keys, job_type, &worker)?;
@@ -177,7 +195,7 @@ impl External {
         account
     }
 
-    /// Replaces a job's `info`, and returns whether to continue.
+    /// Replaces a job's `info`, appends lines to its log, and returns whether to continue.
     ///
     /// # Errors
     /// `Halt` if this claim no longer holds the job: the worker stops the job and sends nothing more about it.
@@ -187,14 +205,14 @@ impl External {
         worker: &str,
         id: &str,
         claim: u64,
-        info: &RawValue,
+        report: Report<'_>,
     ) -> Result<Answer> {
         let (number, claim, now_us) = (claim, &claim_of(worker, claim), self.store.runtime().now_us());
         let answer = self
             .store
-            .transact(
-                |tx| async move { claims::update(&tx, &self.keys, job_type, id, claim, info, now_us).await },
-            )
+            .transact(|tx| async move {
+                claims::report(&tx, &self.keys, RunKey::new(job_type, id, claim), report, now_us).await
+            })
             .await?;
         self.run_observations.reported(job_type, worker, number, now_us);
         Ok(answer)

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use turnwise_queue::tasks::Tasks;
 use turnwise_queue::{Error, Result, claims, jobs, workers};
 use turnwise_store::Error as StoreError;
 
@@ -95,6 +96,7 @@ impl Incarnation {
         let terms = tunables.terms(job_type);
         // A quiet worker still makes due jobs pending.
         let (max_jobs, max_history) = (if self.mode.is_quiet() { 0 } else { *max_jobs }, *max_history);
+        let tasks = Tasks::default();
         let claimant = Claimant {
             job_type,
             worker: &self.id,
@@ -104,6 +106,7 @@ impl Incarnation {
             numbers: Numbers::Counted(&self.claims.next),
             fair: &self.fair,
             tenants: None,
+            tasks: &tasks,
             queue,
             pass_jobs: None,
             shard: self.shard(),

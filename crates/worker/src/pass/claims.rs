@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::value::RawValue;
+use turnwise_policy::eligibility::concurrency::Limit;
 use turnwise_policy::schedule::{Decision, HoldReason, Verdict};
 use turnwise_queue::claims::{self, Claiming};
 use turnwise_queue::concurrency::{self, Tally};
@@ -76,7 +77,7 @@ impl<'a> Claims<'a> {
                 .filters
                 .load(context.tx, context.keys, context.claimant.job_type)
                 .await?,
-            tally: Tally::default(),
+            tally: Tally::of(context.claimant.tasks.clone()),
             filtered: false,
             claimed: Vec::new(),
             waits_us: Vec::new(),
@@ -234,6 +235,13 @@ impl<'a> Claims<'a> {
             Claiming::Blocked(_) => Tried::Blocked,
             Claiming::NoRoom => Tried::NoRoom,
         })
+    }
+
+    /// The limit of a job's task, if the worker takes no jobs of it.
+    pub async fn not_taken(&self, id: &str) -> Result<Option<Limit>> {
+        let Context { tx, keys, claimant, .. } = self.context;
+        let job = jobs::peek(tx, keys, claimant.job_type, id).await?;
+        Ok(job.and_then(|job| claimant.tasks.refuses(job.task.as_deref())))
     }
 
     /// Stores the number of the latest claim, if the store counts them.

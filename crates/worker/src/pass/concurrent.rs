@@ -103,7 +103,7 @@ impl Passes {
     pub(crate) async fn turn(&self, runtime: &Arc<dyn Runtime>, job_type: &str) -> Option<First> {
         tokio::select! {
             biased;
-            turn = self.turns.join(job_type, None) => Some(turn),
+            turn = self.turns.join(job_type, "") => Some(turn),
             () = runtime.sleep(LONGEST_TURN) => None,
         }
     }

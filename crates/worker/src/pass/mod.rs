@@ -19,6 +19,7 @@ use turnwise_policy::contention::Shard;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_policy::predictive_queue::window;
 use turnwise_policy::schedule::{self, Decision, HoldReason};
+use turnwise_queue::tasks::Tasks;
 use turnwise_queue::{Job, Keyspace, Mode, Result, Terms, concurrency, locks, tenants, workers};
 use turnwise_store::{Isolation, Transaction};
 
@@ -60,6 +61,8 @@ pub(crate) struct Claimant<'a> {
     pub fair: &'a FairShare,
     /// The tenants whose jobs it may run; `None` means all.
     pub tenants: Option<&'a TenantFilter>,
+    /// The tasks whose jobs it takes.
+    pub tasks: &'a Tasks,
     /// The order of jobs that lock.
     pub queue: &'a QueueRules,
     /// The jobs of this pass, if other passes of this process run at the same time.
@@ -200,7 +203,7 @@ pub(crate) async fn pass(
         tx,
         keys,
         job_type,
-        concurrency::ReleaseOptions { rotation, most, clears: failed == 0 },
+        concurrency::ReleaseOptions { rotation, most, clears: failed == 0, tasks: claimant.tasks },
         mine,
         turns,
     )
@@ -359,7 +362,11 @@ async fn search(
     }
     if let Some(job) = filled.decision.reserve.and_then(|job| view.jobs().get(job).copied()) {
         let rows = job.locks.known(&rules.levels).len() + ROWS_RESERVED;
-        if tx.has_room_for(rows, ROWS_RESERVED) {
+        if let Some(limit) = claims.not_taken(&job.id).await? {
+            // Nobody may ever take it, and its reservation would keep all others waiting.
+            concurrency::hold_back(tx, keys, job_type, &job.id, &limit, None, now_us).await?;
+            filled.not_started = true;
+        } else if tx.has_room_for(rows, ROWS_RESERVED) {
             locks::reserve(tx, keys, job_type, &job.id, now_us).await?;
             // If this node's clock is behind, this reservation may come before those that blocked the job, so its locks
             // may be free now. Another pass checks that.

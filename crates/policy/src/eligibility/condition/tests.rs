@@ -31,6 +31,7 @@ fn truth_of(text: &str) -> Truth {
         job_type: "mail",
         tenant: "acme",
         user: None,
+        task: Some("mail"),
         reasons: &reasons,
         added_us: 0,
         option: &option,
@@ -134,9 +135,10 @@ fn what_is_too_long_to_be_searched_is_unknown() {
         "not options.long ~ 'y'",
         "options.long ~ 'y' and type = mail",
         "type = news or not (options.long ~ 'x')",
-        "options.hidden = 1",
-        "options.hidden != 1",
-        "not options.hidden = 1",
+        // Both: the long text decides, or a job could evade a filter with one.
+        "options.long ~ 'y' or options.hidden = 1",
+        "options.hidden = 1 and options.long ~ 'y'",
+        "not (options.hidden = 1 or options.long ~ 'y')",
     ] {
         assert_eq!(truth_of(text), Truth::Unknown, "{text}");
     }
@@ -144,6 +146,28 @@ fn what_is_too_long_to_be_searched_is_unknown() {
     assert_eq!(truth_of("options.long ~ 'y' or type = mail"), Truth::Holds);
     assert_eq!(truth_of("options.long ~ 'y' and type = news"), Truth::Fails);
     assert_eq!(truth_of("options.long > 'w'"), Truth::Holds);
+}
+
+#[test]
+fn a_comparison_with_a_hidden_option_selects_nothing_whatever_it_is() {
+    for text in [
+        "options.hidden = 1",
+        "options.hidden != 1",
+        "options.hidden < 1",
+        "options.hidden >= 'a'",
+        "options.hidden ~ 'a'",
+        "options.hidden !~ 'a'",
+        "options.hidden in (a, b)",
+        "not options.hidden in (a, b)",
+        "not options.hidden = 1",
+        "options.hidden = 1 or not options.hidden = 1",
+        "type = mail and options.hidden != null",
+    ] {
+        assert_eq!(truth_of(text), Truth::Hidden, "{text}");
+    }
+    // Unless it does not matter.
+    assert_eq!(truth_of("options.hidden = 1 or type = mail"), Truth::Holds);
+    assert_eq!(truth_of("options.hidden = 1 and type = news"), Truth::Fails);
 }
 
 #[test]
@@ -165,6 +189,7 @@ fn failed(text: &str) -> bool {
         job_type: "mail",
         tenant: "acme",
         user: None,
+        task: Some("mail"),
         reasons: &reasons,
         added_us: ADDED_US,
         option: &option,
@@ -230,7 +255,7 @@ fn mistakes_in_selections_say_what_fits() {
         ("added > 2d", 9, "expected a time"),
         ("added ~ '2026'", 7, "expected one of = != < <= > >= in"),
         ("attempts = many", 12, "expected a number"),
-        ("colour = red", 1, "expected id, type, tenant, user, state"),
+        ("colour = red", 1, "expected id, type, task, tenant, user, state"),
     ] {
         let mistake = Condition::parse_selection(text).unwrap_err();
         assert_eq!(mistake.column, column, "{text}: {mistake}");
@@ -332,6 +357,7 @@ proptest! {
             job_type: &job_type,
             tenant: &tenant,
             user: None,
+            task: None,
             reasons: &[],
             added_us: 0,
             option: &option,

@@ -68,7 +68,7 @@ async fn a_cancelled_job_fails_its_document() {
 
 #[tokio::test]
 async fn crashes_and_stops_write_nothing() {
-    for ending in [Ending::Stopped, Ending::Crashed { reason: "ouch".into(), retry_us: Some(9) }] {
+    for ending in [Ending::Stopped, Ending::Crashed { error: "ouch".into(), retry_us: Some(9) }] {
         let (world, _) = ended(ending).await;
         assert_eq!(body(&world.get("a").await), doc("s"));
         assert_eq!(world.jobs().await.len(), 1);

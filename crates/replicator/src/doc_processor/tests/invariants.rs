@@ -70,7 +70,7 @@ async fn run(steps: Vec<Step>) {
                     0 | 1 => completed(),
                     2 => Ending::Failed("no".into()),
                     3 => Ending::Stopped,
-                    _ => Ending::Crashed { reason: "ouch".into(), retry_us: Some(1) },
+                    _ => Ending::Crashed { error: "ouch".into(), retry_us: Some(1) },
                 };
                 if let Some(job) = pick(&running, nth) {
                     let claim = job.claim().cloned().unwrap();

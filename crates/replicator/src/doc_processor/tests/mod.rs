@@ -176,7 +176,7 @@ impl World {
 }
 
 pub(super) fn completed() -> Ending {
-    Ending::Completed(RawValue::from_string(r#"{"ok":true}"#.into()).unwrap())
+    Ending::completed(RawValue::from_string(r#"{"ok":true}"#.into()).unwrap())
 }
 
 /// A document whose source has the host name `source`.

@@ -101,7 +101,7 @@ async fn a_changed_document_changes_its_job() {
     assert_ne!(second.id, first);
     // The same replication with other options: a job in its backoff starts again.
     let claim = world.start(&second.id).await;
-    let ouch = Ending::Crashed { reason: "ouch".into(), retry_us: Some(1 << 40) };
+    let ouch = Ending::Crashed { error: "ouch".into(), retry_us: Some(1 << 40) };
     world.end(&second.id, &claim, ouch, None).await;
     assert_eq!(world.state("a").await, "crashing");
     assert_eq!(world.status("a").await.unwrap()["info"], json!({"error": "ouch"}));

@@ -431,9 +431,11 @@ mod tests {
                 job_type: "t".to_owned(),
                 id: "a".to_owned(),
                 tenant: "acme".to_owned(),
+                task: None,
                 state: "pending".to_owned(),
                 at_us: 1,
                 reason: None,
+                class: None,
             };
             (number, event)
         };
