@@ -76,7 +76,7 @@ requests! {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<TaskName>)]
     pub task: Option<String>,
-    /// The input of the job's handler: any JSON of at most 4 MB, `{}` if it is left out. Whoever may change the job sees it, without the members that
+    /// The input of the job's handler: any JSON of at most 4 MB, `{}` if it is left out. Everyone who may change the job sees it, without the members that
     /// its type hides (`PUT /v1/types/{type}`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = serde_json::Value)]

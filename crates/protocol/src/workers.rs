@@ -217,7 +217,7 @@ words! {
     /// How serious a line of log is.
     #[derive(Default)]
     pub enum LogLevel {
-        /// For whoever develops the program.
+        /// For the developers of the program.
         Debug = "debug",
         /// What the program does.
         #[default]

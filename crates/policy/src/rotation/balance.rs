@@ -59,6 +59,40 @@ pub fn surplus(own: usize, loads: &[Load]) -> usize {
     }
 }
 
+/// Whether a cycle is one in which its worker may give jobs back.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// It may.
+    Now {
+        /// The round, where workers balance in turns: a worker gives jobs back once in each.
+        round: Option<i64>,
+    },
+    /// It may not.
+    Later,
+}
+
+/// The turn of a worker by its rank among the workers. Each worker has its own time within an interval, so the cycles of
+/// all workers are evenly spaced. If they are closer than `shortest_us`, too close for one worker to know what the one
+/// before it has done, only every n-th cycle is a turn. n has no divisor in common with the number of workers, so that
+/// each of them has its turn within n intervals. Turns with a period of their own would not do: the cycles of some workers
+/// could always miss them.
+pub fn turn(now_us: i64, interval_us: i64, shortest_us: i64, (rank, workers): (i64, i64)) -> Turn {
+    let interval_us = interval_us.max(1);
+    let apart_us = shortest_us.saturating_mul(workers);
+    let least = (apart_us.saturating_add(interval_us - 1) / interval_us).max(1);
+    let nth = (least..).find(|nth| divisor(*nth, workers) == 1).unwrap_or(1);
+    let interval = now_us.div_euclid(interval_us);
+    match interval.wrapping_mul(workers).wrapping_add(rank).rem_euclid(nth) {
+        0 => Turn::Now { round: (nth > 1).then_some(interval) },
+        _ => Turn::Later,
+    }
+}
+
+/// The greatest common divisor.
+fn divisor(one: i64, other: i64) -> i64 {
+    if other == 0 { one } else { divisor(other, one % other) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,6 +163,39 @@ mod tests {
             }
             for own in 0..workers {
                 assert_eq!(surplus(own, &loads), 0, "{before:?} became {loads:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_worker_has_its_turn_and_no_two_within_the_shortest_phase() {
+        let shortest_us = 3_000_000;
+        for (workers, interval_us) in [
+            (2, 60_000_000),
+            (6, 17_939_000),
+            (20, 60_000_000),
+            (40, 60_000_000),
+            (500, 60_000_000),
+            (9, 1_000_000),
+        ] {
+            // The cycles of each worker are at its own time within the interval.
+            let intervals = shortest_us * workers / interval_us + 20;
+            let mut turns: Vec<(i64, i64)> = Vec::new();
+            for n in 1_000..1_000 + 2 * intervals {
+                for rank in 0..workers {
+                    let cycle_us = n * interval_us + interval_us / workers * rank + 1_000;
+                    if let Turn::Now { .. } = turn(cycle_us, interval_us, shortest_us, (rank, workers)) {
+                        turns.push((cycle_us, rank));
+                    }
+                }
+            }
+            turns.sort_unstable();
+            for rank in 0..workers {
+                assert!(turns.iter().any(|(_, of)| *of == rank), "{rank} of {workers}");
+            }
+            for pair in turns.windows(2) {
+                let apart_us = pair[1].0 - pair[0].0;
+                assert!(apart_us >= shortest_us - workers, "{pair:?} of {workers}, {apart_us} µs apart");
             }
         }
     }

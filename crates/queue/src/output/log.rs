@@ -37,7 +37,7 @@ const HEAD: i64 = -1;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// For whoever develops the program.
+    /// For the developers of the program.
     Debug,
     /// What it does.
     #[default]

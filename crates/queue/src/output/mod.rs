@@ -1,8 +1,8 @@
 //! What runs leave beside the record of their job: large results, errors with traces, and lines of log.
 //!
 //! *Forces.* The record is rewritten at each transition, and has to fit into one value. So what is large, or written often, has rows of its
-//! own. A job that has some says so in its record ([`Job::has_output`]): other jobs pay nothing, and nothing outlives its job, because whoever
-//! removes the record clears one range.
+//! own. A job that has some says so in its record ([`Job::has_output`]): other jobs pay nothing, and nothing outlives its job, because the
+//! removal of the record clears one range.
 
 mod errors;
 mod log;
