@@ -62,8 +62,8 @@ async fn batch(tx: &Transaction, numbers: std::ops::Range<usize>, tenants: usize
         let context = || Context::new(tx, keys, &new.job_type, at_us(n) + 500, 20);
         claims::claim(context(), &new.id, &claim).await?;
         let ending = match n % 20 {
-            0 => Ending::Failed(format!("HTTP {}", 500 + mixed(n) % 20)),
-            _ => Ending::Completed(RawValue::from_string("null".to_owned()).expect("this is JSON")),
+            0 => Ending::Failed(format!("HTTP {}", 500 + mixed(n) % 20).into()),
+            _ => Ending::Completed(RawValue::NULL.to_owned().into()),
         };
         claims::end(context(), &new.id, &claim, &ending, None, None).await?;
     }

@@ -155,8 +155,7 @@ async fn work(server: External, job_type: String, slots: usize, nap: Arc<Nap>) {
             let nap = nap.clone();
             runs.spawn(async move {
                 nap.take().await;
-                let null = RawValue::from_string("true".to_owned()).expect("it is JSON");
-                let end = ExternalEnd::Completed(null);
+                let end = ExternalEnd::Completed(RawValue::TRUE.to_owned().into());
                 let ended = server.end(&job_type, &worker, &accepted.job.id, accepted.claim, end, None).await;
                 ended.expect("it holds the claim");
                 nap.ended();
