@@ -108,11 +108,30 @@ async fn damage(store: &Store, damage: &Damage) {
     store.transact::<_, Error, _, _>(write).await.unwrap();
 }
 
+/// A job that must start within a time, and one with a result in rows of its own.
+async fn fill_lasting(store: &Store) {
+    let keys = &Keyspace::default();
+    let json = |text: String| serde_json::value::RawValue::from_string(text).unwrap();
+    let create = |tx: Transaction| async move {
+        let mut short = NewJob::new("t", "short", json("1".into()));
+        short.spec.lifetime.start_within_us = Some(3_600_000_000);
+        jobs::add(&tx, keys, &short, 5).await?;
+        jobs::add(&tx, keys, &NewJob::new("t", "talks", json("1".into())), 5).await?;
+        let claim = Claim { worker: "worker".into(), number: 900 };
+        claims::claim(Context::new(&tx, keys, "t", 6, 20), "talks", &claim).await?.unwrap();
+        let ending = Ending::completed(json(format!("\"{}\"", "x".repeat(20_000))));
+        claims::end(Context::new(&tx, keys, "t", 7, 20), "talks", &claim, &ending, None, None).await?;
+        Ok::<_, turnwise_queue::Error>(())
+    };
+    store.transact(create).await.unwrap();
+}
+
 #[tokio::test]
 async fn each_damage_violates_its_own_invariant() {
     use Invariant as I;
     let keys = Keyspace::default();
     let home = home().await;
+    fill_lasting(&home.store).await;
     let rows = crate::common::all_rows(&home.store).await;
     let key_of = |prefix: &str| {
         let text = |key: &Bytes| turnwise_queue::check::key_text(key);
@@ -162,6 +181,17 @@ async fn each_damage_violates_its_own_invariant() {
         (vec![Raw(keys.claim_number("t", "counted"), b"0")], &[I::ClaimCounted]),
         (vec![Raw(keys.claim_number("t", "counted"), b"x")], &[I::Readable]),
         (vec![Change(keys.job("t", "job-8"), json!({ "keyed": true }))], &[I::Keyed]),
+        // Jobs that state their times.
+        (vec![Clear(key_of(r#"["lifetimes""#))], &[I::LifetimeAgrees]),
+        (vec![Raw(keys.lifetime_entry(7, "t", "job-8"), b"")], &[I::LifetimeAgrees]),
+        (vec![Raw(keys.lifetime_entry(7, "t", "nobody"), b"")], &[I::LifetimeAgrees]),
+        (
+            vec![Change(keys.job("t", "short"), json!({ "due_us": 8 }))],
+            &[I::LifetimeAgrees, I::LifetimeAgrees],
+        ),
+        // Output.
+        (vec![Clear(keys.output_row("t", "talks", "result", 0))], &[I::OutputWhole]),
+        (vec![Change(keys.job("t", "talks"), json!({ "has_output": false }))], &[I::OutputWhole]),
         // Parked jobs.
         (vec![Clear(keys.parked_entry("t", &parked("server 0", "db9"), "job-9"))], &[I::Parked]),
         (vec![Raw(keys.parked_entry("t", &parked("server 0", "db9"), "job-9"), b"7")], &[I::Parked]),
@@ -349,7 +379,7 @@ async fn each_damage_to_buckets_violates_its_own_invariant() {
                 levels,
                 tally,
                 filter,
-                &Terms::default(),
+                &(&Terms::default()).into(),
                 id,
                 &claim,
             )

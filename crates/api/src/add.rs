@@ -393,26 +393,27 @@ fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
     if request.summary.as_ref().is_some_and(|summary| !summary.get().starts_with('{')) {
         return Err(bad("summary: must be an object".to_owned()));
     }
-    for (name, most) in [("max_attempts", request.max_attempts), ("max_snoozes", request.max_snoozes)] {
-        if most.is_some_and(|most| most > MAX_ATTEMPTS) {
-            return Err(bad(format!("{name}: must be from 0 to {MAX_ATTEMPTS}")));
-        }
-    }
-    let timeouts = types::timeouts(request.timeout_ms, request.heartbeat_timeout_ms)?;
-    let retry = Retry {
-        backoff: request.backoff.as_ref().map(view::waits),
+    let terms = types::stated(TaskTerms {
+        max_attempts: request.max_attempts,
+        backoff: request.backoff.clone(),
         jitter: request.jitter,
-        on_lost: request.on_lost.map(view::on_lost),
+        on_lost: request.on_lost,
         max_snoozes: request.max_snoozes,
-    };
+        timeout_ms: request.timeout_ms,
+        heartbeat_timeout_ms: request.heartbeat_timeout_ms,
+        start_within_ms: request.start_within_ms,
+        keep_ms: request.keep_ms,
+        final_errors: Vec::new(),
+    })?;
     Ok(JobSpec {
         tenant: request.tenant.clone().unwrap_or(spec.tenant),
         user: request.user.clone().or(spec.user),
         task: request.task.clone().or(spec.task),
         summary: request.summary.clone().unwrap_or(spec.summary),
-        max_attempts: request.max_attempts.or(spec.max_attempts),
-        timeouts: timeouts.or(spec.timeouts),
-        retry: retry.or(spec.retry),
+        max_attempts: terms.max_attempts.or(spec.max_attempts),
+        timeouts: terms.timeouts.or(spec.timeouts),
+        retry: terms.retry.or(spec.retry),
+        lifetime: terms.lifetime.or(spec.lifetime),
         reasons: if request.reason.is_empty() { spec.reasons } else { request.reason.clone() },
         ..spec
     })

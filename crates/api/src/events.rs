@@ -292,6 +292,7 @@ fn state_after(kind: &EventKind) -> api::State {
         EventKind::Started => api::State::Running,
         EventKind::Crashed { .. } => api::State::Crashing,
         EventKind::Snoozed => api::State::Delayed,
+        EventKind::Expired => api::State::Failed,
         EventKind::Completed => api::State::Completed,
         EventKind::Failed { .. } => api::State::Failed,
         EventKind::Cancelled => api::State::Cancelled,

@@ -114,8 +114,16 @@ pub(super) async fn worker(app: &App, tx: &Transaction, job_type: &str, row: row
         claim: active.claim,
         started_us: active.started_us,
     });
+    let other_terms = match row.task_terms.is_empty() {
+        true => Vec::new(),
+        false => {
+            let stated = types::stated(tx, &app.keys, job_type).await?.unwrap_or_default();
+            types::contradicted(&stated, &row.task_terms)
+        }
+    };
     Ok(Worker {
         tasks: row.tasks,
+        other_terms,
         job_type: job_type.to_owned(),
         id: row.id,
         name: row.name,

@@ -1,9 +1,14 @@
 //! `/v1/types/{type}`: what holds for all jobs of a type that do not state it themselves.
 
-use turnwise_protocol::{MAX_ATTEMPTS, MAX_TIMEOUT_MS, RemovedTerms, StatedType, StatedTypes, TypeTerms};
-use turnwise_queue::Retry;
+use std::collections::BTreeMap;
+
+use turnwise_protocol::{
+    Declared, MAX_ATTEMPTS, MAX_DELAY_MS, MAX_TIMEOUT_MS, RemovedTerms, StatedType, StatedTypes, TaskTerms,
+    TypeTerms,
+};
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::types as rows;
+use turnwise_queue::{Lifetime, Retry, StatedTerms};
 use turnwise_web::access::shown_owner;
 
 use super::body::Json;
@@ -48,35 +53,18 @@ pub(super) async fn put_type_terms(
     Call { app, caller, path }: Call<TypePath>,
     Json(terms): Json<TypeTerms>,
 ) -> Result<Shown<StatedType>> {
-    let TypeTerms {
-        max_attempts,
-        backoff,
-        jitter,
-        on_lost,
-        max_snoozes,
-        timeout_ms,
-        heartbeat_timeout_ms,
-        final_errors,
-        secrets,
-    } = terms;
-    for (name, most) in [("max_attempts", max_attempts), ("max_snoozes", max_snoozes)] {
-        if most.is_some_and(|most| most > MAX_ATTEMPTS) {
-            return Err(V1Error::out_of_bounds(format!("{name}: must be from 0 to {MAX_ATTEMPTS}")));
-        }
-    }
+    let (tasks, secrets) = (terms.tasks.clone(), terms.secrets.clone());
+    let changed_us = app.now_us();
+    let of_task = |(task, terms)| {
+        let terms = stated(terms).map_err(|error| error.at(&format!("tasks.{task}.")))?;
+        Ok((task, rows::TaskTerms { terms, worker: None, changed_us }))
+    };
     let terms = &rows::TypeTerms {
-        max_attempts,
-        timeouts: timeouts(timeout_ms, heartbeat_timeout_ms)?,
-        retry: Retry {
-            backoff: backoff.as_ref().map(view::waits),
-            jitter,
-            on_lost: on_lost.map(view::on_lost),
-            max_snoozes,
-        },
-        final_errors,
+        terms: stated(terms.terms())?,
+        tasks: tasks.into_iter().map(of_task).collect::<Result<_>>()?,
         secrets,
         by: caller.owner(),
-        changed_us: app.now_us(),
+        changed_us,
     };
     let (keys, job_type) = (&app.keys, &path.job_type);
     app.store.transact(|tx| async move { rows::put_terms(&tx, keys, job_type, terms).await }).await?;
@@ -95,25 +83,50 @@ pub(super) async fn remove_type_terms(Call { app, path, .. }: Call<TypePath>) ->
     Ok(Shown(RemovedTerms { removed }))
 }
 
-/// The timeouts of a request.
-pub(super) fn timeouts(timeout_ms: Option<u64>, heartbeat_timeout_ms: Option<u64>) -> Result<Timeouts> {
-    let us = |name: &str, ms: Option<u64>| match ms.map(|ms| (ms, i64::try_from(ms))) {
-        None => Ok(None),
-        Some((ms, Ok(timeout))) if (1..=MAX_TIMEOUT_MS).contains(&ms) => Ok(Some(timeout * 1_000)),
-        Some(_) => {
-            Err(V1Error::out_of_bounds(format!("{name}: must be from 1 to {MAX_TIMEOUT_MS} (a year)")))
+/// The terms of a request.
+pub(super) fn stated(terms: TaskTerms) -> Result<StatedTerms> {
+    for (name, most) in [("max_attempts", terms.max_attempts), ("max_snoozes", terms.max_snoozes)] {
+        if most.is_some_and(|most| most > MAX_ATTEMPTS) {
+            return Err(V1Error::out_of_bounds(format!("{name}: must be from 0 to {MAX_ATTEMPTS}")));
         }
-    };
-    Ok(Timeouts {
-        run_us: us("timeout_ms", timeout_ms)?,
-        heartbeat_us: us("heartbeat_timeout_ms", heartbeat_timeout_ms)?,
+    }
+    let times = |name, ms, least, most| time(name, ms, least, most);
+    Ok(StatedTerms {
+        max_attempts: terms.max_attempts,
+        timeouts: Timeouts {
+            run_us: times("timeout_ms", terms.timeout_ms, 1, MAX_TIMEOUT_MS)?,
+            heartbeat_us: times("heartbeat_timeout_ms", terms.heartbeat_timeout_ms, 1, MAX_TIMEOUT_MS)?,
+        },
+        retry: Retry {
+            backoff: terms.backoff.as_ref().map(view::waits),
+            jitter: terms.jitter,
+            on_lost: terms.on_lost.map(view::on_lost),
+            max_snoozes: terms.max_snoozes,
+        },
+        lifetime: Lifetime {
+            start_within_us: times("start_within_ms", terms.start_within_ms, 1, MAX_DELAY_MS)?,
+            keep_us: times("keep_ms", terms.keep_ms, 0, MAX_DELAY_MS)?,
+        },
+        final_errors: terms.final_errors,
     })
 }
 
-fn shown(job_type: String, terms: rows::TypeTerms) -> StatedType {
-    let rows::TypeTerms { max_attempts, timeouts, retry, final_errors, secrets, by, changed_us } = terms;
+/// A time of a request, in µs.
+fn time(name: &str, ms: Option<u64>, least: u64, most: u64) -> Result<Option<i64>> {
+    let Some(ms) = ms else { return Ok(None) };
+    match i64::try_from(ms) {
+        Ok(time) if (least..=most).contains(&ms) => Ok(Some(time * 1_000)),
+        _ => {
+            let years = if most == MAX_TIMEOUT_MS { "a year" } else { "ten years" };
+            Err(V1Error::out_of_bounds(format!("{name}: must be from {least} to {most} ({years})")))
+        }
+    }
+}
+
+fn shown_terms(terms: StatedTerms) -> TaskTerms {
+    let StatedTerms { max_attempts, timeouts, retry, lifetime, final_errors } = terms;
     let Retry { backoff, jitter, on_lost, max_snoozes } = retry;
-    let terms = TypeTerms {
+    TaskTerms {
         max_attempts,
         backoff: backoff.as_ref().map(view::shown_waits),
         jitter,
@@ -121,8 +134,22 @@ fn shown(job_type: String, terms: rows::TypeTerms) -> StatedType {
         max_snoozes,
         timeout_ms: view::ms(timeouts.run_us),
         heartbeat_timeout_ms: view::ms(timeouts.heartbeat_us),
+        start_within_ms: view::ms(lifetime.start_within_us),
+        keep_ms: view::ms(lifetime.keep_us),
         final_errors,
-        secrets,
-    };
-    StatedType { job_type, terms, by: by.as_deref().map(shown_owner), changed_us }
+    }
+}
+
+fn shown(job_type: String, stated: rows::TypeTerms) -> StatedType {
+    let rows::TypeTerms { terms, tasks, secrets, by, changed_us } = stated;
+    let mut declared = BTreeMap::new();
+    let mut of_tasks = BTreeMap::new();
+    for (task, rows::TaskTerms { terms, worker, changed_us }) in tasks {
+        if let Some(worker) = worker {
+            declared.insert(task.clone(), Declared { worker, at_us: changed_us });
+        }
+        of_tasks.insert(task, shown_terms(terms));
+    }
+    let terms = TypeTerms { tasks: of_tasks, secrets, ..TypeTerms::of(shown_terms(terms)) };
+    StatedType { job_type, terms, declared, by: by.as_deref().map(shown_owner), changed_us }
 }

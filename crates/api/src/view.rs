@@ -33,8 +33,9 @@ pub(super) async fn job(app: &App, tx: &Transaction, job: Job) -> Result<api::Jo
     {
         info = active.info;
     }
-    let stated = types::stated(tx, &app.keys, &job.job_type).await?.and_then(|terms| terms.max_attempts);
-    let of_type = stated.or(app.config.get().jobs.max_attempts(&job.job_type));
+    let stated = types::stated(tx, &app.keys, &job.job_type).await?;
+    let stated = stated.and_then(|stated| stated.max_attempts(job.task.as_deref()));
+    let of_type = stated.map(|(most, _)| most).or(app.config.get().jobs.max_attempts(&job.job_type));
     let max_attempts = job.attempts_in_all(of_type);
     Ok(shown(job, info, max_attempts))
 }
@@ -70,6 +71,7 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
         Some(claim) => (Some(claim.worker.clone()), Some(claim.number)),
         None => (None, None),
     };
+    let ended = job.state().is_final();
     api::Job {
         paused_by: job.paused().map(str::to_owned),
         limited: job.limited().map(limited),
@@ -96,6 +98,8 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
         max_snoozes: job.spec.retry.max_snoozes,
         timeout_ms: ms(job.spec.timeouts.run_us),
         heartbeat_timeout_ms: ms(job.spec.timeouts.heartbeat_us),
+        expires_us: job.due_us.filter(|_| !ended),
+        removed_us: job.due_us.filter(|_| ended),
         worker,
         claim,
         summary: job.spec.summary,
@@ -143,6 +147,7 @@ pub(super) fn event_kind(kind: &EventKind) -> api::EventKind {
         EventKind::Stopped { .. } => api::EventKind::Stopped,
         EventKind::Crashed { .. } => api::EventKind::Crashed,
         EventKind::Snoozed => api::EventKind::Snoozed,
+        EventKind::Expired => api::EventKind::Expired,
         EventKind::Completed => api::EventKind::Completed,
         EventKind::Failed { .. } => api::EventKind::Failed,
         EventKind::Cancelled => api::EventKind::Cancelled,

@@ -10,20 +10,22 @@ use turnwise_protocol::{
     Accept, Accepted, AcceptedJob, Answer, EndRuns, EndState, Ended, EndedRun, EndedRuns, Fail, FailRun,
     Finish, FinishRun, Left, MAX_CLAIM, MAX_DELAY_MS, MAX_ENDS, MAX_ENDS_BODY_BYTES, MAX_MEDIA_TYPE_BYTES,
     MAX_REASON_BYTES, MAX_SLOTS, MAX_TIME_US, MAX_TIMEOUT_MS, MAX_TRACE_BYTES, MAX_WAIT_MS, NewLogLine,
-    Nothing, Pinged, Register, Registered, Release, ReleaseRun, Snooze, SnoozeRun, Update, Updated, codes,
-    names,
+    Nothing, Pinged, Register, Registered, Release, ReleaseRun, Snooze, SnoozeRun, TaskTerms, Update,
+    Updated, codes, names,
 };
 use turnwise_queue::claims::Report;
 use turnwise_queue::tasks::KnownTasks;
-use turnwise_queue::{Error as QueueError, Job, JobResult, Mode, RunError, Terms, claims, workers};
-use turnwise_worker::{ExternalEnd, Given, RunEnd, Wanted};
+use turnwise_queue::{
+    Error as QueueError, Job, JobResult, Mode, RunError, StatedTerms, Terms, claims, workers,
+};
+use turnwise_worker::{ExternalEnd, Given, Registration, RunEnd, Wanted};
 
 use super::app::App;
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{Call, RunPath, Shown, TypePath, WorkerPath, check_stated};
 use super::responses::{BadBody, Common, Membership, NoWorker};
-use super::{builtin_types, modes, output, quota, view, workers_of};
+use super::{builtin_types, modes, output, quota, types, view, workers_of};
 
 /// Maximum total size of the options in one response with jobs, in bytes. A single job's options may be larger.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
@@ -44,15 +46,18 @@ const MAX_ANSWER_BYTES: usize = 8 << 20;
 )]
 pub(super) async fn register(
     Call { app, caller, path: TypePath { job_type } }: Call<TypePath>,
-    Json(Register { name, slots, tasks, task_slots }): Json<Register>,
+    Json(Register { name, slots, tasks, task_slots, task_terms }): Json<Register>,
 ) -> Result<(StatusCode, Shown<Registered>)> {
     builtin_types::check_workable(&job_type)?;
     workers_of::check_type(&caller, &job_type)?;
     check_stated(&name, |name| names::check_name("name", name))?;
     check_range("slots", slots, 1, MAX_SLOTS)?;
     let tasks = known_tasks(tasks, &task_slots)?;
+    let task_terms = declared(tasks.as_ref(), task_terms)?;
     quota::admit_worker(&app, &caller, &job_type).await?;
-    let worker = app.external.register_for(&job_type, name.as_deref(), slots, tasks, caller.owner()).await?;
+    let registered_by = caller.owner();
+    let registration = Registration { name, slots, tasks, task_terms, registered_by };
+    let worker = app.external.register_for(&job_type, registration).await?;
     let config = app.config.get();
     let answer = Registered {
         worker: worker.id,
@@ -87,6 +92,24 @@ fn known_tasks(tasks: Option<Vec<String>>, slots: &BTreeMap<String, usize>) -> R
         Ok((task, u32::try_from(most.unwrap_or(0)).unwrap_or(u32::MAX)))
     });
     known.collect::<Result<KnownTasks>>().map(Some)
+}
+
+/// The terms of tasks that a worker declares.
+fn declared(
+    tasks: Option<&KnownTasks>,
+    terms: BTreeMap<String, TaskTerms>,
+) -> Result<BTreeMap<String, StatedTerms>> {
+    if let Some(unknown) = terms.keys().find(|task| !tasks.is_some_and(|tasks| tasks.contains_key(*task))) {
+        return Err(V1Error::bad(
+            format!("task_terms: `{unknown}` is not among the `tasks`"),
+            "list all tasks that the worker knows as `tasks`",
+        ));
+    }
+    let stated = |(task, terms)| {
+        let terms = types::stated(terms).map_err(|error| error.at(&format!("task_terms.{task}.")))?;
+        Ok((task, terms))
+    };
+    terms.into_iter().map(stated).collect()
 }
 
 fn ms(duration: Duration) -> u64 {
@@ -218,7 +241,7 @@ pub(super) async fn update(
 ) -> Result<Shown<Updated>> {
     check_range("claim", claim, 0, MAX_CLAIM)?;
     let log = output::log_lines(&app, log)?;
-    let report = Report { info: info.as_deref(), log: &log };
+    let report = Report { log: &log, ..Report::of(info.as_deref()) };
     let updated = app.external.update(&path.job_type, &path.worker, &path.id, claim, report).await;
     let answer = match updated {
         Ok(claims::Answer::Continue) => Answer::Continue,

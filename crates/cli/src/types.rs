@@ -1,9 +1,10 @@
 //! `turnwise types`: what holds for all jobs of a type that do not state it themselves.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use turnwise_client::protocol::{Backoff, OnLost, StatedType, TypeTerms, WaitMs, WaitsMs};
+use turnwise_client::protocol::{Backoff, OnLost, StatedType, TaskTerms, TypeTerms, WaitMs, WaitsMs};
 
 use crate::remote::{IdArgs, ServerArgs};
 use crate::table::ListArgs;
@@ -21,6 +22,7 @@ pub(crate) enum Command {
     #[command(after_help = "\
 Examples:
   turnwise types set mail --max-attempts 5 --backoff 5s,30s,5m --timeout 60s
+  turnwise types set mail --task thumbnail --max-attempts 2 --start-within 1h
   turnwise types set mail --secret /smtp/password --secret '/accounts/*/token'")]
     Set(SetArgs),
     /// State nothing of a type any more: the server's settings hold again
@@ -53,6 +55,16 @@ pub(crate) struct SetArgs {
     /// Maximum time between two reports of a run
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     heartbeat_timeout: Option<Duration>,
+    /// A job that is added from now on fails unless it starts within this time
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    start_within: Option<Duration>,
+    /// How long the record of a job is kept after its end, in place of the server's retention; for a task, only a shorter time has an effect
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    keep: Option<Duration>,
+    /// The task of which this is stated, in place of what was stated of it before; without terms, nothing is stated of it any more. Without this, it is stated
+    /// of the type, and what was stated of its tasks stays
+    #[arg(long, value_name = "TASK", conflicts_with = "secrets")]
+    task: Option<String>,
     /// A member of the options that no one but the jobs' workers sees, as a JSON pointer: /smtp/password; may be given several times. `*` stands for
     /// any member or element. `/` hides all options. Without this, options are shown to the clients of the job's tenant and to operators
     #[arg(long = "secret", value_name = "POINTER")]
@@ -71,10 +83,23 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             table::list(&types, args.json, "types", ["TYPE", "CHANGED", "BY", "TERMS"], row)
         }
         Command::Set(args) => {
-            let terms = terms(&args).map_err(Failure::Usage)?;
+            let mut terms = terms(&args).map_err(Failure::Usage)?;
             let client = args.server.client()?;
-            if terms.secrets.is_empty() {
-                hides_nothing(&client.type_terms(&args.job_type).await?)?;
+            let before = client.type_terms(&args.job_type).await?;
+            match args.task {
+                Some(task) => {
+                    let of_task = std::mem::replace(&mut terms, before.terms).terms();
+                    terms.tasks.remove(&task);
+                    if of_task != TaskTerms::default() {
+                        terms.tasks.insert(task, of_task);
+                    }
+                }
+                None => {
+                    if terms.secrets.is_empty() {
+                        hides_nothing(&before)?;
+                    }
+                    terms.tasks = before.terms.tasks;
+                }
             }
             client.put_type_terms(&args.job_type, &terms).await?;
             Ok(())
@@ -108,7 +133,10 @@ fn terms(args: &SetArgs) -> anyhow::Result<TypeTerms> {
         max_snoozes: args.max_snoozes,
         timeout_ms: ms(args.timeout).context("--timeout: too long")?,
         heartbeat_timeout_ms: ms(args.heartbeat_timeout).context("--heartbeat-timeout: too long")?,
+        start_within_ms: ms(args.start_within).context("--start-within: too long")?,
+        keep_ms: ms(args.keep).context("--keep: too long")?,
         final_errors: args.final_errors.clone(),
+        tasks: BTreeMap::new(),
         secrets: args.secrets.clone(),
     })
 }

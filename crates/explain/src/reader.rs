@@ -49,11 +49,17 @@ pub struct Reader<'a> {
 
 impl Reader<'_> {
     /// The time of the store's clock, in µs since 1970.
-    /// The attempts that a job has; `None` is without end.
-    pub(crate) async fn max_attempts(&self, job: &Job) -> Result<Option<u32>> {
-        let stated =
-            types::stated(self.tx, self.keys, &job.job_type).await?.and_then(|terms| terms.max_attempts);
-        Ok(job.attempts_in_all(stated.or((self.rules.max_attempts)(&job.job_type))))
+    /// The attempts that a job has, and who states them; `None` is without end.
+    pub(crate) async fn max_attempts(&self, job: &Job) -> Result<(Option<u32>, &'static str)> {
+        let stated = types::stated(self.tx, self.keys, &job.job_type).await?;
+        let of_type = stated.and_then(|stated| stated.max_attempts(job.task.as_deref()));
+        let settings = (self.rules.max_attempts)(&job.job_type);
+        let source = match (job.spec.max_attempts, of_type) {
+            (Some(_), _) => "the job",
+            (None, Some((_, source))) => source,
+            (None, None) => "the server's settings",
+        };
+        Ok((job.attempts_in_all(of_type.map(|(most, _)| most).or(settings)), source))
     }
 
     pub(crate) fn now_us(&self) -> i64 {

@@ -118,7 +118,7 @@ pub(crate) fn sentence(
     predecessors: Option<&Predecessors>,
     node: Option<&str>,
     after: &[Awaited],
-    max_attempts: Option<u32>,
+    (max_attempts, stated_by): (Option<u32>, &str),
 ) -> String {
     let tenant = &job.tenant;
     let at = |us| timestamp(us);
@@ -149,7 +149,7 @@ pub(crate) fn sentence(
                 None => "It is tried again without limit.".to_owned(),
                 Some(most) => {
                     let left = most.saturating_sub(job.attempts);
-                    format!("{left} of {most} attempts are left; then it fails.")
+                    format!("{left} of {most} attempts are left, stated by {stated_by}; then it fails.")
                 }
             };
             format!("Waits until {}, after {crashes} in a row. {left}{error}", at(job.order_us()))

@@ -27,7 +27,7 @@ fn runs(history: &[Event], counted: u32) -> Vec<Run<'_>> {
             EventKind::Started => started_us = Some(event.at_us),
             EventKind::Added => started_us = None,
             // A job may also end while it waits.
-            EventKind::Cancelled | EventKind::Failed if started_us.is_none() => {}
+            EventKind::Cancelled | EventKind::Failed | EventKind::Expired if started_us.is_none() => {}
             _ if started_us.is_some() || n == 0 => {
                 runs.push(Run { attempt: None, started_us: started_us.take(), end: Some(event) });
             }

@@ -101,7 +101,9 @@ fn parts(history: &[Event], has_ended: bool, present: Option<(Phase, i64)>, now_
             (EventKind::Crashed, _) => Phase::Backoff,
             (EventKind::Snoozed, _) => Phase::Delayed,
             (EventKind::Added | EventKind::Stopped, _) => Phase::Waited,
-            (EventKind::Completed | EventKind::Failed | EventKind::Cancelled, _) => Phase::Rests,
+            (EventKind::Completed | EventKind::Failed | EventKind::Expired | EventKind::Cancelled, _) => {
+                Phase::Rests
+            }
         };
         let to_us = next.map_or(now_us, |next| next.at_us);
         // Clocks of nodes differ a little.

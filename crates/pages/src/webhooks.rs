@@ -18,8 +18,18 @@ use super::{layout, parts};
 
 const PATH: &str = "/ui/webhooks";
 /// The events, in the order of a job's life.
-const EVENTS: [&str; 8] =
-    ["added", "started", "stopped", "crashed", "completed", "failed", "cancelled", "removed"];
+const EVENTS: [&str; 10] = [
+    "added",
+    "started",
+    "stopped",
+    "crashed",
+    "snoozed",
+    "completed",
+    "failed",
+    "expired",
+    "cancelled",
+    "removed",
+];
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
     show(&visit, &visit.query, None).await

@@ -87,6 +87,7 @@ fn table(workers: &[(Worker, Option<workers::Health>)], now_us: i64) -> Markup {
                 td {
                     a href=(link("/ui/jobs", &[("type", Some(&worker.job_type)), ("state", Some("running"))])) { bdi { (worker.job_type) } }
                     @if let Some(tasks) = &worker.tasks { (known(tasks)) }
+                    @if !worker.other_terms.is_empty() { (other_terms(&worker.other_terms)) }
                     div.quiet { bdi { (worker.node) } @if worker.external { ", external" } }
                 }
                 td.n { (number(worker.running.len() as u64)) @if worker.more_running { "+" } " of " (number(worker.slots as u64))
@@ -123,6 +124,16 @@ fn known(tasks: &BTreeMap<String, u32>) -> Markup {
     html! {
         @if tasks.len() <= SHOWN_TASKS { div.tasks { "Tasks: " (list) } }
         @else { details.tasks { summary { (number(tasks.len() as u64)) " tasks" } (list) } }
+    }
+}
+
+/// The tasks for which a worker has stated other terms than those that hold.
+fn other_terms(tasks: &[String]) -> Markup {
+    html! {
+        div.bad { "States other terms than those that hold for "
+            @for (n, task) in tasks.iter().take(SHOWN_TASKS).enumerate() { @if n > 0 { ", " } bdi { (task) } }
+            @if tasks.len() > SHOWN_TASKS { " and " (number((tasks.len() - SHOWN_TASKS) as u64)) " more" }
+            ": another worker, or an operator, has stated them since." }
     }
 }
 

@@ -123,6 +123,14 @@ requests! {
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
     pub heartbeat_timeout_ms: Option<u64>,
+    /// The job fails unless it starts within this time, in ms, after it was added, or after its `not_before_us`. Its reason is then `expired`.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 315_360_000_000_u64)]
+    pub start_within_ms: Option<u64>,
+    /// How long the job's record is kept after its end, in ms; not longer than the server, or its type, keeps all jobs.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 315_360_000_000_u64)]
+    pub keep_ms: Option<u64>,
     /// Dependencies: at most 100 jobs that must end before this one starts. Each entry states what happens if its job ends in a state that is not
     /// accepted.
     #[serde(default, deserialize_with = "crate::object::objects", skip_serializing_if = "Vec::is_empty")]
@@ -392,6 +400,12 @@ answers! {
         /// Longest time between two reports of a run, in ms. A run that exceeds it loses its claim.
         #[serde(deserialize_with = "crate::number::optional")]
         pub heartbeat_timeout_ms: Option<u64>,
+        /// Waiting for its first start: it fails unless it starts before this time, in µs.
+        #[serde(deserialize_with = "crate::number::optional")]
+        pub expires_us: Option<i64>,
+        /// Ended: its record is removed at this time, in µs, if not before, because that is what it, or its task, states.
+        #[serde(deserialize_with = "crate::number::optional")]
+        pub removed_us: Option<i64>,
         /// Its user has cancelled or removed it, and its worker has not stopped it yet.
         pub cancel_requested: bool,
         /// Running: the worker that holds it.
@@ -504,6 +518,8 @@ words! {
         Completed = "completed",
         /// Failed permanently.
         Failed = "failed",
+        /// Failed, because it did not start in time.
+        Expired = "expired",
         /// Cancelled.
         Cancelled = "cancelled",
     }

@@ -17,6 +17,7 @@ use crate::answer::answers;
 use crate::error::Error;
 use crate::jobs::State;
 use crate::names::{JobId, TaskName, WorkerId};
+use crate::types::TaskTerms;
 use crate::word::words;
 
 /// A registration of a worker.
@@ -40,6 +41,9 @@ pub struct Register {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(value_type = BTreeMap<String, SlotCount>)]
     pub task_slots: BTreeMap<String, usize>,
+    /// What holds for the jobs of some of these tasks, by task, from now on: as in `PUT /v1/types/{type}`, in place of what was stated there.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub task_terms: BTreeMap<String, TaskTerms>,
 }
 
 /// A number of slots.
@@ -498,6 +502,9 @@ answers! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[schema(nullable = false)]
         pub tasks: Option<BTreeMap<String, u32>>,
+        /// The tasks for which it has stated other terms than those that hold now: another worker, or a request, has replaced them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub other_terms: Vec<String>,
         /// The bounds within which its slots follow the demand. Missing if they do not.
         pub slot_bounds: Option<SlotBounds>,
         /// When it registered, in µs since the Unix epoch.

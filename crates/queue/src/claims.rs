@@ -24,9 +24,11 @@ use crate::rows::{decode, encode, read_active, read_active_info, read_job, write
 use crate::spec::check_size;
 use crate::transition::place_from;
 use crate::transition::{self, move_to};
+use crate::types::TermsOfType;
 use crate::{
-    Active, Claim, Context, Error, EventKind, Job, JobResult, Keyspace, LogLine, MAX_INFO_BYTES, Parked,
-    Result, RunError, RunKey, State, Terms, Then, dependencies, events, jobs, output, parking, reads,
+    Active, Claim, Context, Error, EventKind, Job, JobResult, Keyspace, LogLine, MAX_INFO_BYTES, Mode,
+    Parked, Result, RunError, RunKey, State, Terms, Then, dependencies, events, jobs, lifetimes, output,
+    parking, reads,
 };
 
 /// The result of [`release_due`].
@@ -174,7 +176,7 @@ pub enum Claiming {
         /// How long it could have run before, in µs.
         waited_us: i64,
     },
-    /// It is no longer pending: another worker claimed it, or a client changed it.
+    /// It is no longer pending: another worker claimed it, or a client changed it. Or it did not start in time.
     Gone,
     /// A lock that it wants is not free. It stays pending and nothing was written: the caller may claim the next job.
     Blocked(Box<Blocked>),
@@ -204,8 +206,8 @@ pub async fn claim(context: Context<'_>, id: &str, claim: &Claim) -> Result<Opti
 /// Claims a pending job under `claim`, a number that its worker has never used. Takes the locks that the job knows it wants,
 /// and a place in each bucket that its reasons name: all of them or none.
 pub async fn claim_with(context: Context<'_>, levels: &Levels, id: &str, claim: &Claim) -> Result<Claiming> {
-    let (mut tally, terms) = (Tally::default(), Terms::default());
-    claim_within(context, levels, &mut tally, None, &terms, id, claim).await
+    let (mut tally, settings) = (Tally::default(), Terms::default());
+    claim_within(context, levels, &mut tally, None, &TermsOfType::from(&settings), id, claim).await
 }
 
 /// Like [`claim_with`], under `terms` and with the limit of a filter. A transaction that claims several jobs passes the
@@ -215,15 +217,15 @@ pub async fn claim_within(
     levels: &Levels,
     tally: &mut Tally,
     filter: Option<&Limit>,
-    terms: &Terms,
+    terms: &TermsOfType<'_>,
     id: &str,
     claim: &Claim,
 ) -> Result<Claiming> {
     let Context { tx, keys, job_type, now_us, kept } = context;
-    let Membership { external } = check_member(tx, keys, job_type, &claim.worker).await?;
+    let Membership { external, .. } = check_member(tx, keys, job_type, &claim.worker).await?;
     // Read without a conflict; only a claim adds one. So jobs that cannot be claimed use up no room of the transaction.
     let Some(mut job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Claiming::Gone) };
-    if !job.is_pending() {
+    if !job.is_pending() || job.due_us.is_some_and(|due_us| due_us <= now_us) {
         return Ok(Claiming::Gone);
     }
     let limits = job.limits(filter);
@@ -242,7 +244,7 @@ pub async fn claim_within(
     tx.add_read_conflict(keys.job(job_type, id));
     // A job that its worker gave back has the place of its last start, but waits only since it was given back.
     let waited_us = now_us.saturating_sub(job.order_us().max(job.changed_us)).max(0);
-    let terms = job.run_terms(terms);
+    let terms = job.run_terms(&terms.of(job.task.as_deref()));
     let timeouts = terms.timeouts;
     let buckets = limits.iter().map(|limit| limit.bucket.clone()).collect();
     let run = Run::new(claim.clone(), terms, held, buckets);
@@ -285,6 +287,37 @@ pub enum Answer {
     Cancel,
 }
 
+/// Why a run stops without an error, if no client has asked for it. None of these counts as an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopCause {
+    /// Its worker shuts down.
+    Shutdown,
+    /// Its worker drains.
+    Drain,
+    /// Another job waits for its slot.
+    Preempted,
+    /// Its worker has fewer slots now.
+    FewerSlots,
+    /// Another worker has fewer jobs.
+    Balanced,
+    /// Its worker has released it.
+    Released,
+}
+
+impl StopCause {
+    /// The reason in the job's history.
+    pub fn reason(self) -> &'static str {
+        match self {
+            StopCause::Shutdown => "its worker shuts down",
+            StopCause::Drain => "its worker drains",
+            StopCause::Preempted => "preempted for a waiting job",
+            StopCause::FewerSlots => "its worker has fewer slots",
+            StopCause::Balanced => "moves to a worker with fewer jobs",
+            StopCause::Released => "its worker released it",
+        }
+    }
+}
+
 /// What a run reports.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Report<'a> {
@@ -292,12 +325,14 @@ pub struct Report<'a> {
     pub info: Option<&'a RawValue>,
     /// Lines of log.
     pub log: &'a [LogLine],
+    /// Why it stops, at its end.
+    pub cause: Option<StopCause>,
 }
 
 impl<'a> Report<'a> {
     /// Of progress only.
     pub fn of(info: Option<&'a RawValue>) -> Self {
-        Report { info, log: &[] }
+        Report { info, ..Report::default() }
     }
 
     fn check(&self) -> Result<()> {
@@ -435,7 +470,7 @@ pub async fn end_with(
     sort_key: Option<f64>,
 ) -> Result<Ended> {
     let Context { tx, keys, job_type, now_us, kept } = context;
-    check_member(tx, keys, job_type, &claim.worker).await?;
+    let Membership { mode, .. } = check_member(tx, keys, job_type, &claim.worker).await?;
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
     if !is_held(&job, claim) {
         let recorded = job.ended_claim.as_ref() == Some(claim);
@@ -478,7 +513,12 @@ pub async fn end_with(
         {
             EventKind::Cancelled
         }
-        Ending::Stopped | Ending::Preempted | Ending::Parked(_) => EventKind::STOPPED,
+        Ending::Parked(_) => EventKind::Stopped { reason: None },
+        Ending::Stopped | Ending::Preempted => {
+            let drains = report.cause == Some(StopCause::Released) && mode == Mode::Drain;
+            let cause = if drains { Some(StopCause::Drain) } else { report.cause };
+            EventKind::Stopped { reason: cause.map(|cause| cause.reason().to_owned()) }
+        }
         Ending::Completed(result) => {
             output::store_result(tx, keys, &mut job, result)?;
             EventKind::Completed
@@ -555,7 +595,10 @@ async fn conclude(context: Context<'_>, job: &mut Job, run: &Run, kind: &EventKi
             // The result of the earlier request.
             output::clear_result(tx, keys, job)?;
             let Next { unmet, not_before_us, .. } = run.next;
+            let lifetime = job.lifetime.or(run.terms.lifetime);
             move_to(tx, keys, job, place_from(unmet, Some(not_before_us), now_us))?;
+            let due_us = |within_us| not_before_us.max(now_us).saturating_add(within_us);
+            lifetimes::set(tx, keys, job, lifetime.start_within_us.map(due_us))?;
         }
         (Some(end), _) => {
             // If the job was added again after the request to stop, and that was refused, the refusal is the reason.
@@ -589,7 +632,8 @@ fn end_of(kind: &EventKind) -> Option<End> {
         | EventKind::Started
         | EventKind::Stopped { .. }
         | EventKind::Crashed { .. }
-        | EventKind::Snoozed => None,
+        | EventKind::Snoozed
+        | EventKind::Expired => None,
     }
 }
 
@@ -626,7 +670,7 @@ pub(crate) async fn take_back(
     let Context { tx, keys, now_us, kept, .. } = context;
     let worker = &claim.worker;
     let (seen_us, lost) = match cause {
-        RevocationCause::Left => (now_us, None),
+        RevocationCause::Left => (now_us, Some("its worker left".to_owned())),
         RevocationCause::Lost { seen_us } => (seen_us, Some(format!("its worker {worker} was lost"))),
         RevocationCause::Expired(over) => (now_us, Some(format!("{over}: taken from its worker {worker}"))),
     };
@@ -642,7 +686,7 @@ pub(crate) async fn take_back(
     let again = run.then == Then::Again;
     let kind = match lost {
         _ if run.cancel_requested && !again => EventKind::Cancelled,
-        Some(reason) if counts && !run.cancel_requested => {
+        Some(reason) if counts && cause != RevocationCause::Left && !run.cancel_requested => {
             job.crashes = streak.saturating_add(1);
             job.attempts = job.attempts.saturating_add(1);
             match !again && run.terms.is_last(job.attempts) {
@@ -719,6 +763,8 @@ fn is_held(job: &Job, claim: &Claim) -> bool {
 struct Membership {
     #[serde(default)]
     external: bool,
+    #[serde(default)]
+    mode: Mode,
 }
 
 /// Checks that the worker is still a member; serialised against its removal.

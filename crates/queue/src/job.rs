@@ -115,7 +115,7 @@ pub enum EventKind {
     Started,
     /// Given back without an error: preempted, a clean shutdown, or a lost worker that does not count.
     Stopped {
-        /// Why, if its worker did not give it back.
+        /// Why; `None` if it parked, or its handler stopped by itself.
         reason: Option<String>,
     },
     /// Crashed: a temporary error, a timeout, or a lost worker.
@@ -132,14 +132,13 @@ pub enum EventKind {
         /// What went wrong.
         reason: String,
     },
+    /// Ended because it did not start in time.
+    Expired,
     /// Cancelled.
     Cancelled,
 }
 
 impl EventKind {
-    /// Given back by its worker.
-    pub const STOPPED: EventKind = EventKind::Stopped { reason: None };
-
     /// Its name, in records and responses.
     pub fn name(&self) -> &'static str {
         match self {
@@ -150,6 +149,7 @@ impl EventKind {
             EventKind::Snoozed => "snoozed",
             EventKind::Completed => "completed",
             EventKind::Failed { .. } => "failed",
+            EventKind::Expired => "expired",
             EventKind::Cancelled => "cancelled",
         }
     }
@@ -164,6 +164,7 @@ impl EventKind {
             ("snoozed", None) => EventKind::Snoozed,
             ("completed", None) => EventKind::Completed,
             ("failed", Some(reason)) => EventKind::Failed { reason },
+            ("expired", None) => EventKind::Expired,
             ("cancelled", None) => EventKind::Cancelled,
             _ => return None,
         })
@@ -181,6 +182,7 @@ impl EventKind {
     pub fn error(&self) -> Option<&str> {
         match self {
             EventKind::Crashed { reason } | EventKind::Failed { reason } => Some(reason),
+            EventKind::Expired => Some("expired: it did not start in time"),
             _ => None,
         }
     }
@@ -218,6 +220,8 @@ pub struct Job {
     pub attempts: u32,
     /// How often it was snoozed since it was added.
     pub snoozes: u32,
+    /// Waiting for its first start: it fails then. Ended: its record is removed then. In µs ([`crate::lifetimes`]).
+    pub due_us: Option<i64>,
     /// The claim under which its latest end was recorded: recording that end again changes nothing.
     pub ended_claim: Option<Claim>,
     /// Newest first.

@@ -21,8 +21,8 @@ use crate::spec::check_priority;
 use crate::transition::{self, move_to, place_from};
 pub use crate::types_with_jobs::types_after;
 use crate::{
-    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, events, output,
-    read_pieces, read_small_pieces, reads, write_pieces,
+    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, events, lifetimes,
+    output, read_pieces, read_small_pieces, reads, write_pieces,
 };
 
 /// Rows that a listing reads per batch; all batches read the same snapshot.
@@ -196,6 +196,8 @@ async fn add_to_waiting(
 async fn begin(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob, now_us: i64) -> Result<Added> {
     output::clear_result(tx, keys, job)?;
     job.begin(now_us);
+    let not_before_us = new.order_us.or(new.not_before_us).unwrap_or(now_us);
+    lifetimes::await_start(tx, keys, job, not_before_us, now_us).await?;
     let unmet = match dependencies::enter(tx, keys, job, &new.after, now_us).await? {
         Entry::Refused(reason) => {
             events::happened(tx, keys, job, &EventKind::Added, State::Pending, now_us)?;
@@ -235,6 +237,7 @@ fn create(new: &NewJob, now_us: i64) -> Job {
         crashes: 0,
         attempts: 0,
         snoozes: 0,
+        due_us: None,
         ended_claim: None,
         history: Vec::new(),
         info: None,
@@ -529,6 +532,7 @@ pub async fn rerun(
     }
     transition::leave(tx, keys, &job)?;
     job.begin(now_us);
+    lifetimes::await_start(tx, keys, &mut job, now_us, now_us).await?;
     transition::enter(tx, keys, &mut job, Place::pending(now_us))?;
     events::happened(tx, keys, &job, &EventKind::Added, job.state(), now_us)?;
     write_job(tx, keys, &job)?;
@@ -615,6 +619,7 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str)
 
 /// Clears a job's record and options, and the row of its place. A run must have ended.
 pub(crate) fn erase(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    lifetimes::clear(tx, keys, job)?;
     transition::leave(tx, keys, job)?;
     events::removed(tx, keys, job)?;
     tx.clear(keys.job(&job.job_type, &job.id))?;

@@ -53,6 +53,8 @@ mod index_row;
 mod job;
 pub mod jobs;
 pub mod keyspace;
+mod lifetime;
+pub mod lifetimes;
 pub mod listing;
 pub mod locks;
 pub mod modes;
@@ -93,6 +95,7 @@ pub use job::{
     Active, Claim, DEFAULT_MAX_HISTORY, Event, EventKind, Job, MAX_REASON_BYTES, Parked, State, Then,
 };
 pub use keyspace::Keyspace;
+pub use lifetime::{Lifetime, MAX_LIFETIME_US};
 pub use modes::Mode;
 pub use nodes::{NODE_TYPE, NodeOptions};
 pub use output::{JobResult, Kept, LogLine, RunError};
@@ -102,6 +105,6 @@ pub use spec::{
     DEFAULT_TENANT, JobSpec, MAX_ID_BYTES, MAX_INFO_BYTES, MAX_OPTIONS_BYTES, MAX_PRIORITY, MAX_REASONS,
     MIN_PRIORITY, NewJob,
 };
-pub use terms::{DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_SNOOZES, Retry, Terms};
+pub use terms::{DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_SNOOZES, Retry, StatedTerms, Terms};
 pub use turnwise_policy::timestamp::{parse_timestamp, timestamp};
 pub use workers::{Bounds, Health, MAX_WORKER_NAME_BYTES, Worker};

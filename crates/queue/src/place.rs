@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A job in any place except ACTIVE and ENDED becomes PENDING when its time comes, when what it waits for has happened, or
-//! when a user retries it. It becomes ENDED when it is cancelled. Adding a job again moves it as a new job, also from
+//! when a user retries it. It becomes ENDED when it is cancelled, or if it must start within a time and does not ([`crate::lifetimes`]). Adding a job again moves it as a new job, also from
 //! ENDED. [`Place::leads_to`] has every edge.
 //!
 //! Each place has a row in its own index. [`move_to`](crate::transition::move_to) is the only way from one place to another. It clears the row of the
@@ -201,8 +201,9 @@ impl Place {
             Place::Pending { .. } | Place::Blocked { .. } | Place::Ended(End::Cancelled) => true,
             Place::Delayed { .. } => !matches!(was, Place::Pending { .. } | Place::Crashing { .. }),
             Place::Crashing { .. } => matches!(was, Place::Active(_) | Place::Crashing { .. }),
-            Place::Parked { .. } | Place::Ended(End::Completed | End::Failed) => {
-                matches!(was, Place::Active(_))
+            Place::Parked { .. } | Place::Ended(End::Completed) => matches!(was, Place::Active(_)),
+            Place::Ended(End::Failed) => {
+                !matches!(was, Place::Crashing { .. } | Place::Parked { .. } | Place::Ended(_))
             }
             Place::Paused { .. } | Place::Limited { .. } | Place::Active(_) => {
                 matches!(was, Place::Pending { .. })

@@ -17,6 +17,7 @@ use turnwise_policy::predictive_queue::locks::Requests;
 
 use crate::deadlines::Timeouts;
 use crate::job::{Event, EventKind, Hidden, Parked, State, Then};
+use crate::lifetime::Lifetime;
 use crate::locks::{Held, Waits};
 use crate::place::{End, Next, Place, Run};
 use crate::spec::{JobSpec, is_no_summary, no_summary};
@@ -98,9 +99,11 @@ record! {
     crashes: u32, unless "is_default";
     attempts: u32, unless "is_default";
     snoozes: u32, unless "is_default";
+    due_us: Option<i64>, unless "Option::is_none";
     @spec max_attempts: Option<u32>, unless "Option::is_none";
     @spec timeouts: Timeouts, unless "Timeouts::is_none";
     @spec retry: Retry, unless "Retry::is_none";
+    @spec lifetime: Lifetime, unless "Lifetime::is_none";
     ended_claim: Option<ShortClaim<'a>>, unless "Option::is_none";
     history: Cow<'a, [Event]>;
     #[serde(default = "no_summary_given", skip_serializing_if = "is_no_summary")]
@@ -181,6 +184,7 @@ impl<'a> From<&'a Job> for Record<'a> {
             crashes: job.crashes,
             attempts: job.attempts,
             snoozes: job.snoozes,
+            due_us: job.due_us,
             ended_claim: job.ended_claim.as_ref().map(ShortClaim::of),
             history: Cow::Borrowed(history),
             info: raw(&job.info),
@@ -312,6 +316,7 @@ impl TryFrom<Record<'_>> for Job {
             crashes: record.crashes,
             attempts: record.attempts,
             snoozes: record.snoozes,
+            due_us: record.due_us,
             ended_claim: record.ended_claim.map(|claim| claim.0.into_owned()),
             history,
             info: owned(record.info),

@@ -9,8 +9,9 @@ use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 
 use crate::after::{self, After};
 use crate::error::{Error, Result};
+use crate::lifetime::Lifetime;
 use crate::locks::MAX_LOCKS_BYTES;
-use crate::terms::{Retry, Terms};
+use crate::terms::{Retry, StatedTerms, Terms};
 use crate::timeouts::Timeouts;
 use crate::trace::TraceContext;
 
@@ -62,6 +63,8 @@ pub struct JobSpec {
     pub timeouts: Timeouts,
     /// How it is tried again; what its type states applies where there is nothing.
     pub retry: Retry,
+    /// How long it may wait for its first start, and is kept; what its type states applies where there is nothing.
+    pub lifetime: Lifetime,
     /// What may be shown to every user who may see the job: a JSON object that never contains a secret.
     pub summary: Box<RawValue>,
     /// Its options are cleared when it ends: they hold passwords, and a client that adds it again has them.
@@ -83,6 +86,7 @@ impl Default for JobSpec {
             max_attempts: None,
             timeouts: Timeouts::default(),
             retry: Retry::default(),
+            lifetime: Lifetime::default(),
             summary: no_summary(),
             forgets_options: false,
             trace: None,
@@ -95,21 +99,19 @@ impl JobSpec {
     /// job have no end, unless it states one: each of them may last for months.
     #[must_use]
     pub fn run_terms(&self, of_type: &Terms) -> Terms {
-        let Retry { backoff, jitter, on_lost, max_snoozes } = &self.retry;
-        let mut timeouts = self.timeouts.or(of_type.timeouts);
+        let stated = StatedTerms {
+            max_attempts: self.max_attempts,
+            timeouts: self.timeouts,
+            retry: self.retry.clone(),
+            lifetime: self.lifetime,
+            final_errors: Vec::new(),
+        };
+        let mut terms = stated.over(of_type);
+        terms.max_attempts = self.run_attempts(of_type.max_attempts);
         if self.continuous {
-            timeouts.run_us = None;
+            terms.timeouts.run_us = None;
         }
-        Terms {
-            backoff: of_type.backoff,
-            waits: backoff.clone().or_else(|| of_type.waits.clone()),
-            jitter: jitter.unwrap_or(of_type.jitter),
-            on_lost: on_lost.unwrap_or(of_type.on_lost),
-            timeouts,
-            max_attempts: self.run_attempts(of_type.max_attempts),
-            max_snoozes: max_snoozes.or(of_type.max_snoozes),
-            final_errors: of_type.final_errors.clone(),
-        }
+        terms
     }
 
     /// The attempts of the job, if those of its type are these; `None` is without end.
@@ -136,7 +138,8 @@ impl JobSpec {
             concurrency::of_reason(reason).map_err(|problem| Error::Invalid { field: "reason", problem })?;
         }
         self.timeouts.check()?;
-        self.retry.check()
+        self.retry.check()?;
+        self.lifetime.check()
     }
 }
 

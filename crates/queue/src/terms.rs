@@ -5,12 +5,17 @@ use turnwise_policy::backoff::{self, OnLost, Waits, jittered_us};
 use turnwise_policy::contention::hash;
 
 use crate::error::{Error, Result};
+use crate::lifetime::Lifetime;
+use crate::output::MAX_CLASS_BYTES;
+use crate::spec::check_name;
 use crate::timeouts::Timeouts;
 
 /// The most snoozes of a job that states no other number. After them, the job fails.
 pub const DEFAULT_MAX_SNOOZES: u32 = 1_000;
 /// The attempts of a job whose type's server sets none: see [`Terms::max_attempts`].
 pub const DEFAULT_MAX_ATTEMPTS: u32 = 20;
+/// The most classes of errors that may be stated as final. The record of a run has them.
+pub const MAX_FINAL_ERRORS: usize = 20;
 
 /// What a job states of its attempts, beside `max_attempts` and its timeouts. What it leaves out follows from its type.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -54,6 +59,70 @@ impl Retry {
     }
 }
 
+/// What is stated of the jobs of a type, or of one of its tasks. It holds for those that do not state it themselves. What it leaves
+/// out follows from what is stated of the type, and at last from the settings.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StatedTerms {
+    /// As [`JobSpec::max_attempts`](crate::JobSpec::max_attempts).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    /// Their timeouts.
+    #[serde(skip_serializing_if = "Timeouts::is_none")]
+    pub timeouts: Timeouts,
+    /// How they are tried again.
+    #[serde(skip_serializing_if = "Retry::is_none")]
+    pub retry: Retry,
+    /// How long they may wait, and are kept.
+    #[serde(skip_serializing_if = "Lifetime::is_none")]
+    pub lifetime: Lifetime,
+    /// See [`Terms::final_errors`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub final_errors: Vec<String>,
+}
+
+impl StatedTerms {
+    /// Whether nothing is stated.
+    pub fn is_none(&self) -> bool {
+        *self == StatedTerms::default()
+    }
+
+    /// These terms, and `others` where there are none.
+    #[must_use]
+    pub fn over(&self, others: &Terms) -> Terms {
+        let Retry { backoff, jitter, on_lost, max_snoozes } = &self.retry;
+        let final_errors =
+            if self.final_errors.is_empty() { &others.final_errors } else { &self.final_errors };
+        Terms {
+            backoff: others.backoff,
+            waits: backoff.clone().or_else(|| others.waits.clone()),
+            jitter: jitter.unwrap_or(others.jitter),
+            on_lost: on_lost.unwrap_or(others.on_lost),
+            timeouts: self.timeouts.or(others.timeouts),
+            max_attempts: self.max_attempts.or(others.max_attempts),
+            max_snoozes: max_snoozes.or(others.max_snoozes),
+            lifetime: self.lifetime.or(others.lifetime),
+            final_errors: final_errors.clone(),
+        }
+    }
+
+    /// Whether these may be stated.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub fn check(&self) -> Result<()> {
+        self.timeouts.check()?;
+        self.retry.check()?;
+        self.lifetime.check()?;
+        let most = MAX_FINAL_ERRORS;
+        if self.final_errors.len() > most {
+            let problem = format!("has {} classes; at most {most} are allowed", self.final_errors.len());
+            return Err(Error::Invalid { field: "final_errors", problem });
+        }
+        self.final_errors.iter().try_for_each(|class| check_name("final_errors", class, MAX_CLASS_BYTES))
+    }
+}
+
 /// The terms of a claim: when a run counts as healthy, and what happens to the job when the run ends. The record keeps them
 /// during the run, so that the claim can be revoked without the worker's settings, and a run ends by the terms with which it
 /// began.
@@ -79,6 +148,9 @@ pub struct Terms {
     /// The most snoozes; `None` stands for [`DEFAULT_MAX_SNOOZES`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_snoozes: Option<u32>,
+    /// How long the job may wait for its first start, and how long its record is kept.
+    #[serde(skip_serializing_if = "Lifetime::is_none")]
+    pub lifetime: Lifetime,
     /// The classes of errors after which the job is not tried again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub final_errors: Vec<String>,

@@ -7,6 +7,8 @@ use crate::counts;
 use crate::error::Result;
 use crate::job::{Hidden, Job};
 use crate::keyspace::Keyspace;
+use crate::lifetime::Lifetime;
+use crate::lifetimes;
 use crate::locks::{pending_value, unreserve};
 use crate::parked::Parked;
 use crate::place::Place;
@@ -21,7 +23,8 @@ pub(crate) fn move_to(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Plac
     assert!(job.place.leads_to(&to), "a job goes from {:?} to {:?}", job.state(), to.state());
     counts::change(tx, keys, job, &to)?;
     clear_row(tx, keys, job)?;
-    write_row(tx, keys, job, to)
+    let lifetime = job.run().map_or(job.lifetime, |run| run.terms.lifetime);
+    write_row(tx, keys, job, lifetime, to)
 }
 
 /// Clears the row of a job's place. The caller must then call [`enter`]; in between it may change what the row's key
@@ -61,11 +64,20 @@ pub(crate) fn clear_parked(
 /// Puts a job that is in no place into a place.
 pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
     counts::enter(tx, keys, job, &to)?;
-    write_row(tx, keys, job, to)
+    let lifetime = job.lifetime;
+    write_row(tx, keys, job, lifetime, to)
 }
 
-fn write_row(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
+fn write_row(tx: &Transaction, keys: &Keyspace, job: &mut Job, lifetime: Lifetime, to: Place) -> Result<()> {
     job.place = to;
+    match &job.place {
+        Place::Active(_) => lifetimes::set(tx, keys, job, None)?,
+        Place::Ended(_) => {
+            let removed_us = lifetime.keep_us.map(|keep_us| job.changed_us.saturating_add(keep_us));
+            lifetimes::set(tx, keys, job, removed_us)?;
+        }
+        _ => {}
+    }
     let wake = || tx.set_versionstamp(keys.wake(&job.job_type));
     match &job.place {
         Place::Pending { .. } => {

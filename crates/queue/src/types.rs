@@ -1,19 +1,23 @@
 //! The types of jobs, and what is stated of all jobs of a type.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use turnwise_policy::contention::hash;
 use turnwise_store::{Isolation, Transaction};
 
 use crate::encoding::{decode, encode};
 use crate::error::{Error, Result};
 use crate::filters;
 use crate::keyspace::Keyspace;
-use crate::output::MAX_CLASS_BYTES;
+use crate::lifetime::Lifetime;
 use crate::reads;
 use crate::secrets;
-use crate::spec::check_name;
-use crate::terms::{Retry, Terms};
-use crate::timeouts::Timeouts;
+use crate::spec::check_task;
+use crate::tasks::MAX_TASKS;
+use crate::terms::{StatedTerms, Terms};
 use crate::webhooks;
 
 /// The most types of which something is stated.
@@ -27,25 +31,19 @@ pub fn is_of_server(job_type: &str) -> bool {
     OF_SERVER.contains(&job_type)
 }
 
-/// The most classes of errors that a type may state as final. The record of a run has them.
-pub const MAX_FINAL_ERRORS: usize = 20;
+/// The most bytes of what is stated of a type and its tasks. A claim reads it.
+const MAX_TERMS_BYTES: usize = 64 << 10;
 
-/// What is stated of the jobs of a type: it holds for those that do not state it themselves, from their next start on.
+/// What is stated of the jobs of a type. It holds from their next start on.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TypeTerms {
-    /// As [`JobSpec::max_attempts`](crate::JobSpec::max_attempts).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_attempts: Option<u32>,
-    /// Their timeouts.
-    #[serde(skip_serializing_if = "Timeouts::is_none")]
-    pub timeouts: Timeouts,
-    /// How they are tried again.
-    #[serde(skip_serializing_if = "Retry::is_none")]
-    pub retry: Retry,
-    /// See [`Terms::final_errors`].
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub final_errors: Vec<String>,
+    /// The terms of all its jobs.
+    #[serde(flatten)]
+    pub terms: StatedTerms,
+    /// The terms of the jobs of some tasks, by task.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub tasks: BTreeMap<String, TaskTerms>,
     /// Pointers to the members of their options that no one but their workers sees ([`crate::secrets`]).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<String>,
@@ -56,21 +54,69 @@ pub struct TypeTerms {
     pub changed_us: i64,
 }
 
+/// What is stated of the jobs of a task.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TaskTerms {
+    /// The terms.
+    #[serde(flatten)]
+    pub terms: StatedTerms,
+    /// The worker that wrote this when it registered; `None` if it was written with the type's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+    /// When it was written, in µs.
+    pub changed_us: i64,
+}
+
 impl TypeTerms {
-    /// These terms, and `others`, the settings, where there are none.
+    /// What holds for the jobs of a task that state nothing, over the settings. Not how long they are kept by what is stated of the
+    /// type: retention removes all jobs of the type by that.
     #[must_use]
-    pub fn over(&self, others: &Terms) -> Terms {
-        let Retry { backoff, jitter, on_lost, max_snoozes } = &self.retry;
-        Terms {
-            backoff: others.backoff,
-            waits: backoff.clone().or_else(|| others.waits.clone()),
-            jitter: jitter.unwrap_or(others.jitter),
-            on_lost: on_lost.unwrap_or(others.on_lost),
-            timeouts: self.timeouts.or(others.timeouts),
-            max_attempts: self.max_attempts.or(others.max_attempts),
-            max_snoozes: max_snoozes.or(others.max_snoozes),
-            final_errors: self.final_errors.clone(),
+    pub fn over(&self, task: Option<&str>, settings: &Terms) -> Terms {
+        let mut of_type = self.terms.over(settings);
+        of_type.lifetime.keep_us = settings.lifetime.keep_us;
+        match self.of_task(task) {
+            Some(of_task) => of_task.over(&of_type),
+            None => of_type,
         }
+    }
+
+    /// The terms of a task, if there are some.
+    pub fn of_task(&self, task: Option<&str>) -> Option<&StatedTerms> {
+        self.tasks.get(task?).map(|of_task| &of_task.terms)
+    }
+
+    /// The times of the jobs of a task that state none.
+    pub(crate) fn lifetime(&self, task: Option<&str>) -> Lifetime {
+        let of_task = self.of_task(task).map(|terms| terms.lifetime).unwrap_or_default();
+        of_task.or(self.terms.lifetime)
+    }
+
+    /// The attempts of the jobs of a task that state none, if they are stated, and where.
+    pub fn max_attempts(&self, task: Option<&str>) -> Option<(u32, &'static str)> {
+        let of_task = self.of_task(task).and_then(|terms| terms.max_attempts);
+        let of_task = of_task.map(|most| (most, "its task"));
+        of_task.or(self.terms.max_attempts.map(|most| (most, "its type")))
+    }
+
+    fn check(&self) -> Result<()> {
+        self.terms.check()?;
+        secrets::check(&self.secrets)?;
+        if self.tasks.len() > MAX_TASKS {
+            let problem = format!("has {} tasks; at most {MAX_TASKS} are allowed", self.tasks.len());
+            return Err(Error::Invalid { field: "tasks", problem });
+        }
+        for (task, TaskTerms { terms, .. }) in &self.tasks {
+            check_task(task)?;
+            terms.check()?;
+        }
+        let bytes = encode(self).len();
+        if bytes > MAX_TERMS_BYTES {
+            let problem =
+                format!("are {bytes} bytes with those of the type; at most {MAX_TERMS_BYTES} are allowed");
+            return Err(Error::Invalid { field: "tasks", problem });
+        }
+        Ok(())
     }
 }
 
@@ -82,10 +128,70 @@ pub async fn stated(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result
     value.map(|value| decode("terms of a type", &value)).transpose()
 }
 
-/// What holds for the jobs of a type that state nothing: what is stated of the type, and `settings` where nothing is.
-pub async fn terms(tx: &Transaction, keys: &Keyspace, job_type: &str, settings: &Terms) -> Result<Terms> {
-    let stated = stated(tx, keys, job_type).await?;
-    Ok(stated.map_or_else(|| settings.clone(), |stated| stated.over(settings)))
+/// What holds for the jobs of a type that state nothing.
+pub struct TermsOfType<'a> {
+    /// What is stated of the type.
+    pub stated: Option<TypeTerms>,
+    /// What holds where nothing is stated.
+    pub settings: &'a Terms,
+}
+
+impl<'a> From<&'a Terms> for TermsOfType<'a> {
+    fn from(settings: &'a Terms) -> Self {
+        TermsOfType { stated: None, settings }
+    }
+}
+
+impl TermsOfType<'_> {
+    /// What holds for the jobs of a task.
+    pub fn of(&self, task: Option<&str>) -> Cow<'_, Terms> {
+        match &self.stated {
+            Some(stated) => Cow::Owned(stated.over(task, self.settings)),
+            None => Cow::Borrowed(self.settings),
+        }
+    }
+}
+
+/// A number that differs for terms that differ.
+pub fn digest(terms: &StatedTerms) -> u64 {
+    let json = encode(terms);
+    hash(&String::from_utf8_lossy(&json), 0)
+}
+
+/// The tasks for which a worker has declared other terms than those that hold.
+pub fn contradicted(stated: &TypeTerms, declared: &BTreeMap<String, u64>) -> Vec<String> {
+    let holds = |(task, of_worker): &(&String, &u64)| {
+        stated.of_task(Some(task)).is_some_and(|terms| digest(terms) == **of_worker)
+    };
+    declared.iter().filter(|declared| !holds(declared)).map(|(task, _)| task.clone()).collect()
+}
+
+/// States the terms of some tasks that a worker has declared, in place of what was stated before. Writes only what changes.
+///
+/// # Errors
+/// As [`put_terms`].
+pub async fn declare(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    worker: &str,
+    declared: &BTreeMap<String, StatedTerms>,
+    now_us: i64,
+) -> Result<()> {
+    let mut all = stated(tx, keys, job_type).await?.unwrap_or_default();
+    let is_new = |(task, terms): &(&String, &StatedTerms)| {
+        all.tasks.get(*task).is_none_or(|known| known.terms != **terms)
+    };
+    let new: Vec<_> = declared.iter().filter(is_new).collect();
+    if new.is_empty() {
+        return Ok(());
+    }
+    for (task, terms) in new {
+        let worker = Some(worker.to_owned());
+        all.tasks.insert(task.clone(), TaskTerms { terms: terms.clone(), worker, changed_us: now_us });
+    }
+    tx.add_read_conflict(keys.type_terms(job_type));
+    put_terms(tx, keys, job_type, &all).await
 }
 
 /// States this of a type, in place of what was stated before.
@@ -93,13 +199,10 @@ pub async fn terms(tx: &Transaction, keys: &Keyspace, job_type: &str, settings: 
 /// # Errors
 /// `Invalid` for a wrong value, and if something is stated of too many types.
 pub async fn put_terms(tx: &Transaction, keys: &Keyspace, job_type: &str, terms: &TypeTerms) -> Result<()> {
-    terms.timeouts.check()?;
-    terms.retry.check()?;
-    secrets::check(&terms.secrets)?;
+    terms.check()?;
     if secrets_of(tx, keys, job_type).await? != terms.secrets {
         filters::ask_again(tx, keys).await?;
     }
-    check_final_errors(&terms.final_errors)?;
     // Two types that are written for the first time at the same time may exceed the limit by one each.
     let stated = stated_types(tx, keys).await?;
     if stated.len() >= MAX_STATED_TYPES && !stated.iter().any(|(known, _)| known == job_type) {
@@ -112,15 +215,6 @@ pub async fn put_terms(tx: &Transaction, keys: &Keyspace, job_type: &str, terms:
 
 async fn secrets_of(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Vec<String>> {
     Ok(stated(tx, keys, job_type).await?.map(|terms| terms.secrets).unwrap_or_default())
-}
-
-fn check_final_errors(classes: &[String]) -> Result<()> {
-    let most = MAX_FINAL_ERRORS;
-    if classes.len() > most {
-        let problem = format!("has {} classes; at most {most} are allowed", classes.len());
-        return Err(Error::Invalid { field: "final_errors", problem });
-    }
-    classes.iter().try_for_each(|class| check_name("final_errors", class, MAX_CLASS_BYTES))
 }
 
 /// States nothing of a type any more. Returns whether something was stated.

@@ -1,5 +1,7 @@
 //! What is stored about a worker.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_store::Transaction;
@@ -63,6 +65,9 @@ pub struct Worker {
     /// The tasks that it knows; `None` if it takes jobs of all ([`crate::tasks`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tasks: Option<KnownTasks>,
+    /// The tasks whose terms it has declared, each with the [digest](crate::types::digest) of these terms.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub task_terms: BTreeMap<String, u64>,
     /// Whether it takes new jobs ([`crate::modes`]).
     #[serde(default, skip_serializing_if = "Mode::is_active")]
     pub mode: Mode,
@@ -97,6 +102,7 @@ impl Worker {
             external: false,
             registered_by: None,
             tasks: None,
+            task_terms: BTreeMap::new(),
             mode: Mode::Active,
             node_options: None,
         }

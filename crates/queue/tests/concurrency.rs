@@ -474,7 +474,7 @@ async fn a_filters_limit_holds_until_the_filters_change() {
                 levels,
                 &mut tally,
                 filter,
-                &Terms::default(),
+                &(&Terms::default()).into(),
                 id,
                 claim,
             )
@@ -805,7 +805,7 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                             levels,
                             &mut tally,
                             None,
-                            &Terms::default(),
+                            &(&Terms::default()).into(),
                             id,
                             &claim,
                         )

@@ -8,6 +8,7 @@ mod dependencies;
 mod filters;
 mod invariants;
 mod lifecycle;
+mod lifetimes;
 mod limits;
 mod listing;
 mod lock_model;

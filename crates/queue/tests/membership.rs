@@ -204,7 +204,10 @@ async fn two_removers_at_once_give_every_job_back_once() {
     tokio::join!(remover(), remover());
     for id in ["a", "b", "c", "d"] {
         let job = world.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap();
-        let stops = job.history.iter().filter(|event| event.kind == turnwise_queue::EventKind::STOPPED);
+        let stops = job
+            .history
+            .iter()
+            .filter(|event| matches!(event.kind, turnwise_queue::EventKind::Stopped { .. }));
         assert_eq!((job.state(), stops.count()), (State::Pending, 1));
     }
 }

@@ -168,7 +168,7 @@ async fn an_error_of_a_final_class_fails_the_job_at_its_first_attempt() {
         world
             .run(async |tx, keys| {
                 let context = Context::new(tx, keys, T, 2, 20);
-                let (levels, mut tally) = (Levels::default(), Tally::default());
+                let (levels, mut tally, terms) = (Levels::default(), Tally::default(), (&terms).into());
                 claims::claim_within(context, &levels, &mut tally, None, &terms, id, &claim).await
             })
             .await;

@@ -35,9 +35,16 @@ impl World {
         self.run(async |tx, keys| {
             let (context, mut tally) = (Context::new(tx, keys, T, 7, 20), Tally::of(tasks));
             let levels = Levels::default();
-            let claiming =
-                claims::claim_within(context, &levels, &mut tally, None, &Terms::default(), id, &claim)
-                    .await?;
+            let claiming = claims::claim_within(
+                context,
+                &levels,
+                &mut tally,
+                None,
+                &(&Terms::default()).into(),
+                id,
+                &claim,
+            )
+            .await?;
             match claiming {
                 Claiming::Claimed { .. } => Ok(Some(claim)),
                 Claiming::Limited(full) => {

@@ -140,3 +140,89 @@ async fn wrong_terms_are_refused_with_their_bounds() {
     }
     assert_eq!(server.get("/v1/type_terms").await.body, json!({ "types": [] }));
 }
+
+#[tokio::test]
+async fn the_terms_of_a_task_come_before_those_of_its_type_and_workers_may_declare_them() {
+    let server = TestServer::start().await;
+    let terms =
+        json!({ "max_attempts": 4, "timeout_ms": 60_000, "tasks": { "send": { "max_attempts": 2 } } });
+    let put = server.put("/v1/types/t", &terms).await;
+    assert_eq!((put.status, &put.body["terms"]), (200, &terms), "{}", put.body);
+    for (id, task) in [("plain", None), ("sent", Some("send")), ("resized", Some("resize"))] {
+        let body = json!({ "id": id, "task": task });
+        let body = if task.is_some() { body } else { json!({ "id": id }) };
+        assert_eq!(server.post("/v1/jobs/t", &body).await.status, 201);
+    }
+    let attempts = async |id: &str| job(&server, id).await["max_attempts"].clone();
+    assert_eq!([attempts("plain").await, attempts("sent").await, attempts("resized").await], [4, 2, 4]);
+
+    // A worker that is deployed with other terms replaces those of its tasks, and nothing else.
+    let register = async |terms: Value| {
+        let body = json!({ "slots": 1, "name": "w", "tasks": ["send", "resize"], "task_terms": terms });
+        let registered = server.post("/v1/workers/t", &body).await;
+        assert_eq!(registered.status, 201, "{}", registered.body);
+        registered.body["worker"].as_str().unwrap().to_owned()
+    };
+    let old = register(json!({ "send": { "max_attempts": 7 }, "resize": { "max_attempts": 1 } })).await;
+    assert_eq!([attempts("plain").await, attempts("sent").await, attempts("resized").await], [4, 7, 1]);
+    let new = register(json!({ "send": { "max_attempts": 8 }, "resize": { "max_attempts": 1 } })).await;
+    let stated = server.get("/v1/types/t").await.body;
+    assert_eq!(stated["terms"]["tasks"]["send"], json!({ "max_attempts": 8 }));
+    assert_eq!(stated["terms"]["timeout_ms"], 60_000);
+    let declared = &stated["declared"];
+    assert_eq!((&declared["send"]["worker"], &declared["resize"]["worker"]), (&json!(new), &json!(old)));
+    let workers = server.get("/v1/workers?type=t").await.body;
+    let other = |id: &str| {
+        let all = workers["workers"].as_array().unwrap();
+        all.iter().find(|worker| worker["id"] == id).unwrap().get("other_terms").cloned()
+    };
+    assert_eq!((other(&old), other(&new)), (Some(json!(["send"])), None));
+    let page = server.request("GET", "/ui/workers").send().await.unwrap().text().await.unwrap();
+    assert!(page.contains("States other terms than those that hold for "), "{page}");
+
+    for (body, at) in [
+        (json!({ "slots": 1, "task_terms": { "send": {} } }), "task_terms"),
+        (json!({ "slots": 1, "tasks": ["a"], "task_terms": { "b": {} } }), "task_terms"),
+        (
+            json!({ "slots": 1, "tasks": ["a"], "task_terms": { "a": { "max_attempts": 1_000_001 } } }),
+            "task_terms.a.max_attempts",
+        ),
+        (json!({ "slots": 1, "tasks": ["a"], "task_terms": { "a": { "secrets": ["/x"] } } }), "secrets"),
+    ] {
+        let refused = server.post("/v1/workers/t", &body).await;
+        assert_eq!(refused.status, 400, "{body}");
+        assert!(refused.body["reason"].as_str().unwrap().contains(at), "{}", refused.body);
+    }
+    let wrong = json!({ "tasks": { "a": { "start_within_ms": 0 } } });
+    let refused = server.put("/v1/types/t", &wrong).await;
+    assert!(
+        refused.body["reason"].as_str().unwrap().contains("tasks.a.start_within_ms: must be"),
+        "{}",
+        refused.body
+    );
+}
+
+#[tokio::test]
+async fn a_job_that_does_not_start_in_time_fails_and_says_so() {
+    let server = TestServer::start().await;
+    assert_eq!(
+        server.post("/v1/jobs/t", &json!({ "id": "a", "start_within_ms": 1_500, "keep_ms": 0 })).await.status,
+        201
+    );
+    let added = job(&server, "a").await;
+    let within = added["expires_us"].as_i64().unwrap() - added["added_us"].as_i64().unwrap();
+    assert_eq!((within, added.get("removed_us")), (1_500_000, None), "{added}");
+    let failed = server
+        .post("/v1/jobs/t", &json!({ "id": "b", "start_within_ms": 1_000, "keep_ms": 3_600_000 }))
+        .await;
+    assert_eq!(failed.status, 201);
+    let ended = server.poll("/v1/jobs/t/b", |b| b["state"] == "failed").await;
+    assert_eq!(ended["history"][0]["type"], "expired");
+    assert_eq!(ended["reason"], "expired: it did not start in time");
+    let kept = ended["removed_us"].as_i64().unwrap() - ended["changed_us"].as_i64().unwrap();
+    assert_eq!((kept, ended.get("expires_us")), (3_600_000_000, None));
+    let why = server.get("/v1/jobs/t/b/why").await.body;
+    assert!(why["sentence"].as_str().unwrap().contains("it did not start in time"), "{why}");
+    // The other one is not kept at all.
+    server.poll("/v1/jobs/t/a", |a| a["error"] == "not_found").await;
+}

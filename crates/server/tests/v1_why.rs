@@ -135,7 +135,7 @@ async fn a_delayed_or_ended_job_states_so() {
     assert_eq!((&backoff["reason"], &backoff["crashes"]), (&json!("backoff"), &json!(1)));
     assert_eq!(backoff["error"], "boom bang");
     assert!(backoff["sentence"].as_str().unwrap().contains(
-        "after 1 crash in a row. 19 of 20 attempts are left; then it fails. The latest: boom bang"
+        "after 1 crash in a row. 19 of 20 attempts are left, stated by the server's settings; then it fails. The latest: boom bang"
     ));
     assert!(
         backoff["not_before_us"].as_i64().unwrap() > backoff["since_us"].as_i64().unwrap() + 3_000_000_000

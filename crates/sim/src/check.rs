@@ -375,6 +375,7 @@ impl Checker {
                 | Row::Lock(job, ..)
                 | Row::LockQueue(job, ..)
                 | Row::Rate(job, _)
+                | Row::Lifetime(job, _)
                 | Row::Deadline(job, _)
                 | Row::After(job, _)
                 | Row::Dependent(job, ..),
@@ -393,7 +394,7 @@ impl Checker {
                 (&told.raw, &told.places, &told.pieces) == (&rows.raw, &rows.places, &rows.pieces)
                     && told_locks == (&rows.locks, &rows.queued)
                     && (&told.after, &told.back, &told.buckets) == (&rows.after, &rows.back, &rows.buckets)
-                    && told.deadlines == rows.deadlines
+                    && (&told.deadlines, &told.lifetimes) == (&rows.deadlines, &rows.lifetimes)
             });
             ensure(same, "the commits contain every change", || format!("{key:?}: {rows:?}, but {told:?}"))?;
         }

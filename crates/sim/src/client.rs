@@ -296,6 +296,7 @@ impl Client {
                     timeouts,
                     max_attempts,
                     retry: crate::plan::Plan::retry(&self.rng),
+                    lifetime: self.setting.plan.lifetime(&self.rng),
                     continuous: script.is_continuous(),
                     locks: script.locks.clone(),
                     reasons: plan.map(|plan| plan.reasons(&self.rng)).unwrap_or_default(),

@@ -233,6 +233,10 @@ impl Inspection<'_> {
             slow_filters.map(|filters| filters.contended_us(&self.known.jobs)).unwrap_or_default();
         for (key, rows) in &self.known.jobs {
             let Some(job) = &rows.record else { continue };
+            // One that must start within a time may end instead.
+            if job.due_us.is_some() {
+                continue;
+            }
             let changed_us = self.known.changed_us[key];
             let story = || {
                 format!("{key:?} for {} s: {}", (self.now_us - changed_us) / 1_000_000, in_words(Some(job)))

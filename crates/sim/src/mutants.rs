@@ -519,6 +519,34 @@ pub const MUTANTS: &[Mutant] = &[
         replace: "duration_us(self.options.get().retention / 2)",
         why: "Jobs are removed before their time.",
     },
+    Mutant {
+        name: "due_jobs_start",
+        file: "crates/queue/src/claims.rs",
+        find: " || job.due_us.is_some_and(|due_us| due_us <= now_us)",
+        replace: "",
+        why: "A job starts after the time within which it must.",
+    },
+    Mutant {
+        name: "started_jobs_expire",
+        file: "crates/queue/src/transition.rs",
+        find: "        Place::Active(_) => lifetimes::set(tx, keys, job, None)?,\n",
+        replace: "",
+        why: "A job that has started in time fails because it has not.",
+    },
+    Mutant {
+        name: "expirations_are_attempts",
+        file: "crates/queue/src/lifetimes.rs",
+        find: "    job.error_class = Some(EXPIRED.to_owned());\n",
+        replace: "    job.attempts += 1;\n",
+        why: "A job that never ran has used an attempt.",
+    },
+    Mutant {
+        name: "log_outlives_its_job",
+        file: "crates/queue/src/jobs.rs",
+        find: "    output::clear(tx, keys, job)?;\n",
+        replace: "",
+        why: "The output of a removed job stays in the store for ever.",
+    },
 ];
 
 /// Mistakes about locks.

@@ -16,7 +16,7 @@ use turnwise_queue::Keyspace;
 use turnwise_store::{Meter, Runtime, Store};
 use turnwise_worker::{
     Deadlines, External, Live, Membership, Monitor, Options, Retention, RetentionOptions, Tunables, Worker,
-    fold_counts, keep_clock, membership_events, release_filtered, settle_dependencies,
+    fold_counts, keep_clock, membership_events, release_filtered, settle_dependencies, settle_lifetimes,
 };
 
 use crate::check::Checker;
@@ -235,6 +235,7 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
         tokio::spawn(monitor.run(never.clone())),
         tokio::spawn(retention.run(never.clone())),
         tokio::spawn(fold_counts(of(), never.clone())),
+        tokio::spawn(settle_lifetimes(of(), never.clone())),
         tokio::spawn(listener),
     ];
     if plan.timeouts {

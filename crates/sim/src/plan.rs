@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use turnwise_policy::backoff::{self, OnLost, Waits};
 use turnwise_policy::fair_share::{Fairness, Shares, rfc};
-use turnwise_queue::Retry;
 use turnwise_queue::deadlines::Timeouts;
+use turnwise_queue::{Lifetime, Retry};
 use turnwise_store::Limits;
 use turnwise_worker::{FairRules, Options, RotationRules, Tunables};
 
@@ -253,6 +253,14 @@ impl Plan {
             on_lost: rng.chance(300).then(|| *rng.choose(&OnLost::ALL)),
             max_snoozes: rng.chance(500).then(|| u32::try_from(rng.below(3)).expect("a small number")),
         }
+    }
+
+    /// How long a job may wait for its first start, and is kept.
+    pub fn lifetime(&self, rng: &SeededRng) -> Lifetime {
+        let second = |n: u64| i64::try_from(n * 1_000_000).expect("some seconds");
+        // If jobs ended by themselves whenever a clock is wrong, none would be late.
+        let start_within_us = (!self.jumps && rng.chance(100)).then(|| second(rng.between(2, 40)));
+        Lifetime { start_within_us, keep_us: rng.chance(100).then(|| second(rng.between(0, 20))) }
     }
 
     /// The types of the jobs that clients add.

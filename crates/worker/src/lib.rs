@@ -46,6 +46,7 @@ mod filters;
 mod first_poll;
 mod handler;
 mod incarnation;
+mod lifetimes;
 mod line;
 mod live;
 mod locks;
@@ -74,12 +75,14 @@ pub use demand::{Runnable, runnable};
 pub use dependencies::settle_dependencies;
 pub use events::{Membership, membership_events, owner};
 pub use external::{
-    Accepted, External, ExternalEnd, Given, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, Pinged, RunEnd, Wanted,
+    Accepted, External, ExternalEnd, Given, MAX_ACCEPTED, MAX_EXTERNAL_SLOTS, Pinged, Registration, RunEnd,
+    Wanted,
 };
 pub use fair_share::TenantCharges;
 pub use fairness::{FairRules, RotationRules, usage_of};
 pub use filters::{holds as filter_holds, release_filtered};
 pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
+pub use lifetimes::settle_lifetimes;
 pub use live::Live;
 pub use locks::{LockError, QueueRules, Startable, Weight, startable, weigh};
 pub use metrics::{CrashKind, JOB_BOUNDS_US, MAX_TYPES, Metrics, OTHER_TYPES, RunResult, TypeMetrics};

@@ -13,7 +13,7 @@ use futures::FutureExt;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::claims::{self, Ending, Park};
+use turnwise_queue::claims::{self, Ending, Park, Report, StopCause};
 use turnwise_queue::jobs::PREFETCHED;
 use turnwise_queue::{Context, Error, Result};
 use turnwise_store::{Error as StoreError, Transaction};
@@ -43,6 +43,8 @@ pub(crate) struct End {
     pub info: Option<Box<RawValue>>,
     /// The job's sort key if it is pending again, where keys decide.
     pub key: Option<f64>,
+    /// Why it was asked to stop, if not by a client.
+    pub cause: Option<StopCause>,
 }
 
 /// Retries until the end is written or the claim is lost: no acknowledged end may be lost. `crash` is why the run crashed, if it did.
@@ -74,7 +76,7 @@ pub(crate) async fn record(shared: &Shared, end: End, crash: CrashKind, halt: &C
         if !is_passing(&error) && !replaced {
             // The record is at fault, not the store: this end can never be written, but another one can.
             let ending = Ending::Failed(format!("the end of the job could not be written: {error}").into());
-            end = Arc::new(End { job: end.job.clone(), ending, info: end.info.clone(), key: end.key });
+            end = Arc::new(End { job: end.job.clone(), ending, info: end.info.clone(), ..*end });
             replaced = true;
             continue;
         }
@@ -239,10 +241,11 @@ async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
 
 async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) -> Result<()> {
     let (keys, job_type, kept) = (&shared.keys, &shared.job_type, shared.tunables.get().kept());
-    let End { job, ending, info, key } = end;
+    let End { job, ending, info, key, cause } = end;
     let ClaimedJob { id, claim, .. } = &**job;
-    let info = info.as_deref();
-    match claims::end(Context { tx, keys, job_type, now_us, kept }, id, claim, ending, info, *key).await? {
+    let report = Report { cause: *cause, ..Report::of(info.as_deref()) };
+    let context = Context { tx, keys, job_type, now_us, kept };
+    match claims::end_with(context, id, claim, ending, report, *key).await? {
         claims::Ended::Recorded(job) => {
             let ended = AssertUnwindSafe(shared.handler.ended(tx, keys, job.as_deref()));
             ended.catch_unwind().await.unwrap_or_else(|_| {

@@ -1,10 +1,10 @@
-//! Removes the records of jobs that ended long ago, of all types, a bounded number at a time.
+//! Removes the records of jobs that ended long ago, of all types, a bounded number at a time. A type may state how long its records are kept.
 
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::{Keyspace, Result, jobs};
+use turnwise_queue::{Keyspace, Result, jobs, types};
 use turnwise_store::{Error, Store};
 
 use crate::Live;
@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Settings of the retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetentionOptions {
-    /// How long a job is kept after its end.
+    /// How long a job is kept after its end, unless its type states that.
     pub retention: Duration,
     /// The time between two passes.
     pub interval: Duration,
@@ -81,7 +81,8 @@ impl Retention {
     /// types.
     async fn pass(&self, round: &mut Round) -> Result<bool> {
         let (store, keys) = (&self.store, &self.keys);
-        let before_us = store.runtime().now_us().saturating_sub(duration_us(self.options.get().retention));
+        let now_us = store.runtime().now_us();
+        let before_us = now_us.saturating_sub(duration_us(self.options.get().retention));
         let (mut removed, mut covered) = (0, 0);
         while covered < TYPES_PER_PASS {
             let after = round.after.as_deref();
@@ -91,6 +92,9 @@ impl Retention {
             covered += types.len();
             for job_type in types {
                 let tx = store.begin().await?;
+                let stated = types::stated(&tx, keys, &job_type).await?;
+                let kept_us = stated.and_then(|stated| stated.terms.lifetime.keep_us);
+                let before_us = kept_us.map_or(before_us, |kept_us| now_us.saturating_sub(kept_us));
                 let pruned = jobs::prune(&tx, keys, &job_type, before_us, BATCH).await?;
                 match tx.commit().await {
                     Ok(_) => {

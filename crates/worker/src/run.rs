@@ -1,15 +1,14 @@
 //! One run of a job: the task of its handler, its reports, and its end. Every write is fenced by the claim.
 
 use std::future::pending;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
-use turnwise_queue::claims::{self, Answer, Ending};
+use turnwise_queue::claims::{self, Answer, Ending, StopCause};
 use turnwise_queue::deadlines::{Over, Timeouts};
 use turnwise_queue::{Claim, Error, Job, Keyspace, Terms};
 use turnwise_store::{Runtime, Store};
@@ -71,8 +70,8 @@ pub(crate) struct Controls {
     pub slots: Arc<Slots>,
     /// Whether this run waits for a lock.
     pub waits: Arc<WaitState>,
-    /// Whether the stop is a preemption.
-    pub preempted: AtomicBool,
+    /// Why the run is asked to stop, if not by a client.
+    pub cause: OnceLock<StopCause>,
     /// The job's sort key once it is pending again, if keys decide.
     pub key: Mutex<Option<f64>>,
     /// The handler's latest report.
@@ -101,9 +100,11 @@ impl Report {
 }
 
 impl Controls {
-    /// Preempts the run: asks the handler to stop.
-    pub fn preempt(&self) {
-        self.preempted.store(true, Relaxed);
+    /// Asks the handler to stop. The first cause counts.
+    pub fn stop_for(&self, cause: StopCause) {
+        if !self.stop.is_cancelled() {
+            let _ = self.cause.set(cause);
+        }
         self.stop.cancel();
     }
 
@@ -247,12 +248,13 @@ impl Run {
     async fn end(self, outcome: Option<Outcome>) -> RunEnd {
         let Some(outcome) = outcome else { return RunEnd::Halted };
         let Run { shared, job, controls, crash } = self;
-        let ending = match outcome {
-            Outcome::Stopped if controls.preempted.load(Relaxed) => Ending::Preempted,
-            outcome => ending(&shared, outcome),
+        let cause = controls.cause.get().copied();
+        let ending = match (outcome, cause) {
+            (Outcome::Stopped, Some(StopCause::Preempted | StopCause::FewerSlots)) => Ending::Preempted,
+            (outcome, _) => ending(&shared, outcome),
         };
         let (info, key) = (controls.report.get(), controls.key());
-        record(&shared, End { job, ending, info, key }, crash, &controls.halt).await
+        record(&shared, End { job, ending, info, key, cause }, crash, &controls.halt).await
     }
 
     /// Waits for the handler's end; the handler begins after `delay`. Meanwhile writes its reports, forwards stop

@@ -510,7 +510,10 @@ async fn every_request_of_a_removed_worker_returns_halt() {
     halted(external.update(T, &worker, "a", 1, Report::of(Some(&json("1")))).await.err());
     halted(external.end(T, &worker, "a", accepted.claim, completed(), None).await.err());
     let job = world.get("a").await.unwrap();
-    assert_eq!((job.state(), &job.history[0].kind), (State::Pending, &EventKind::STOPPED));
+    assert_eq!(
+        (job.state(), &job.history[0].kind),
+        (State::Pending, &EventKind::Stopped { reason: Some("its worker left".into()) })
+    );
     // Leaving twice is no error.
     external.leave(T, &worker).await.unwrap();
 }

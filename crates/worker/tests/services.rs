@@ -5,15 +5,20 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::claims::Ending;
-use turnwise_queue::{After, Claim, Context, NewJob, State, claims, jobs, workers};
+use turnwise_queue::{
+    After, Claim, Context, Lifetime, NewJob, State, StatedTerms, claims, jobs, types, workers,
+};
 use turnwise_store::Runtime;
 use turnwise_worker::{
     DEFAULT_HEALTH_INTERVAL, External, Live, Monitor, Options, Retention, RetentionOptions,
-    settle_dependencies,
+    settle_dependencies, settle_lifetimes,
 };
 
 use crate::common::faulty::Fault;
 use crate::common::{PATIENCE, T, World, accept, json};
+
+/// A day, in µs.
+const DAY_US: i64 = 24 * 60 * 60 * 1_000_000;
 
 fn external(world: &World) -> External {
     External::new(world.store.clone(), world.keys.clone(), Options::default())
@@ -228,7 +233,6 @@ async fn left(world: &World, job_type: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn jobs_that_ended_long_ago_are_removed_and_no_others() {
-    const DAY_US: i64 = 24 * 60 * 60 * 1_000_000;
     let world = World::new();
     world.clock.advance(Duration::from_secs(30 * 24 * 60 * 60));
     let now_us = world.clock.now_us();
@@ -264,6 +268,72 @@ async fn jobs_that_ended_long_ago_are_removed_and_no_others() {
         }
     };
     tokio::time::timeout(PATIENCE, removed).await.expect("it is not removed");
+    stop.cancel();
+    service.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_type_states_how_long_its_records_are_kept() {
+    let world = World::new();
+    world.clock.advance(Duration::from_secs(30 * 24 * 60 * 60));
+    let lifetime = Lifetime { keep_us: Some(DAY_US), ..Lifetime::default() };
+    let terms = StatedTerms { lifetime, ..StatedTerms::default() };
+    let stated = types::TypeTerms { terms, ..types::TypeTerms::default() };
+    world.run(async |tx, keys| types::put_terms(tx, keys, T, &stated).await).await;
+    let now_us = world.clock.now_us();
+    for job_type in [T, "other"] {
+        ended(&world, job_type, "two days old", now_us - 2 * DAY_US).await;
+        ended(&world, job_type, "young", now_us - DAY_US / 2).await;
+    }
+    let (store, keys) = (world.store.clone(), world.keys.clone());
+    let stop = CancellationToken::new();
+    let options: Live<RetentionOptions> = RetentionOptions::default().into();
+    let interval = options.get().interval;
+    let service = tokio::spawn(Retention { store, keys, options }.run(stop.clone()));
+    tokio::time::timeout(PATIENCE, world.clock.wait_for_sleeper(interval))
+        .await
+        .expect("the pass does not end");
+    assert_eq!(left(&world, T).await, ["young"]);
+    assert_eq!(left(&world, "other").await, ["two days old", "young"]);
+    stop.cancel();
+    service.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_clock_that_jumps_does_not_end_the_jobs_of_the_time_that_it_skips() {
+    let world = World::new();
+    let add = async |id: &str, within_s: i64| {
+        let lifetime = Lifetime { start_within_us: Some(within_s * 1_000_000), keep_us: None };
+        let new = NewJob::new(T, id, json("{}")).with(|spec| spec.lifetime = lifetime);
+        let now_us = world.clock.now_us();
+        world.run(async |tx, keys| jobs::add(tx, keys, &new, now_us).await).await;
+    };
+    let state =
+        async |id: &str| world.run(async |tx, keys| jobs::get(tx, keys, T, id).await).await.unwrap().state();
+    let stop = CancellationToken::new();
+    let service = tokio::spawn(settle_lifetimes((world.store.clone(), world.keys.clone()), stop.clone()));
+    let round = async || {
+        let second = Duration::from_secs(1);
+        tokio::time::timeout(PATIENCE, world.clock.wait_for_sleeper(second)).await.expect("no round");
+        world.clock.advance(second);
+        tokio::time::timeout(PATIENCE, world.clock.wait_for_sleeper(second)).await.expect("no round");
+    };
+    add("soon", 3).await;
+    for _ in 0..5 {
+        round().await;
+    }
+    assert_eq!(state("soon").await, State::Failed);
+    add("later", 3_600).await;
+    world.clock.advance(Duration::from_secs(7_200));
+    for _ in 0..30 {
+        round().await;
+    }
+    assert_eq!(state("later").await, State::Pending);
+    // The clock was right: the job is really too late.
+    for _ in 0..40 {
+        round().await;
+    }
+    assert_eq!(state("later").await, State::Failed);
     stop.cancel();
     service.await.unwrap();
 }

@@ -194,7 +194,8 @@ async fn a_shutdown_gives_every_job_back_and_leaves_no_worker_row() {
     assert_eq!(world.workers().await, Vec::<String>::new());
     for id in ["a", "b", "c"] {
         let job = world.get(id).await.unwrap();
-        assert_eq!((job.state(), &job.history[0].kind), (State::Pending, &EventKind::STOPPED));
+        let stopped = EventKind::Stopped { reason: Some("its worker shuts down".into()) };
+        assert_eq!((job.state(), &job.history[0].kind), (State::Pending, &stopped));
     }
     let tx = world.store.begin().await.unwrap();
     for prefix in

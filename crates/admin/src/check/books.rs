@@ -223,6 +223,7 @@ impl<'a> Books<'a> {
                 let fact = row.map_or(0, |row| hash(&("rate", bucket, row.claim)));
                 self.find(of_job(job), fact)?;
             }
+            Row::Lifetime(job, at_us) => self.find(of_job(job), hash(&("lifetime", *at_us)))?,
             Row::Deadline(job, at_us) => {
                 let claim: Option<Claim> = self.read(key, value);
                 let fact = claim.map_or(0, |claim| hash(&("deadline", *at_us, claim)));
@@ -352,6 +353,9 @@ impl<'a> Books<'a> {
         }
         if job.is_pending() && !job.locks.is_none() {
             self.promise(subject, hash(&("pending", job.pending_value())))?;
+        }
+        if let Some(at_us) = job.due_us {
+            self.promise(subject, hash(&("lifetime", at_us)))?;
         }
         if job.has_pieces() {
             self.promise(subject, hash(&"pieces"))?;

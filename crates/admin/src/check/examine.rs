@@ -118,7 +118,8 @@ impl Examiner {
             .filter_map(|(_, value)| serde_json::from_slice::<Active>(value).ok()?.deadline)
             .map(|deadline| keys.deadline(deadline.at_us, &key.0, &key.1))
             .collect();
-        let locks: Vec<Bytes> = locks.chain(buckets).chain(deadlines).collect();
+        let due = record.and_then(|job| job.due_us).map(|at_us| keys.lifetime_entry(at_us, &key.0, &key.1));
+        let locks: Vec<Bytes> = locks.chain(buckets).chain(deadlines).chain(due).collect();
         for index in seen.iter().chain(&named).chain(&parked).chain(&locks) {
             if let Some(row) = Row::parse(keys, index)
                 && let Some(value) = get(tx, index).await?

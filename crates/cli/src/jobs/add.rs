@@ -36,7 +36,7 @@ The command prints the ids of the jobs, one per line. If a job with the id exist
 with ids.
 
 Each line of a file for --many is an object with any of id, options, summary, tenant, user, delay_ms, not_before_us, \
-max_attempts, backoff, jitter, on_lost, max_snoozes, timeout_ms, heartbeat_timeout_ms, after, locks, reason, priority and if_exists. Each request adds up to 1,000 \
+max_attempts, backoff, jitter, on_lost, max_snoozes, timeout_ms, heartbeat_timeout_ms, start_within_ms, keep_ms, after, locks, reason, priority and if_exists. Each request adds up to 1,000 \
 lines, all or none.")]
 pub(crate) struct Args {
     /// The type of the job, which decides the workers that run it
@@ -79,6 +79,12 @@ pub(crate) struct Args {
     /// Maximum time between two reports of a run. A run that exceeds it crashes. The default is the server's setting
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     heartbeat_timeout: Option<Duration>,
+    /// The job fails unless it starts within this time after it was added, or after --delay
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    start_within: Option<Duration>,
+    /// How long the job's record is kept after its end; not longer than the server, or its type, keeps all jobs
+    #[arg(long, value_parser = parse_duration, value_name = "TIME")]
+    keep: Option<Duration>,
     /// A dependency: the job starts only after this job has ended; may be given several times
     #[arg(long, value_name = "TYPE/ID")]
     after: Vec<String>,
@@ -153,6 +159,8 @@ fn defaults(args: &Args) -> anyhow::Result<AddJob> {
         delay_ms: ms(args.delay).context("--delay: too long")?,
         timeout_ms: ms(args.timeout).context("--timeout: too long")?,
         heartbeat_timeout_ms: ms(args.heartbeat_timeout).context("--heartbeat-timeout: too long")?,
+        start_within_ms: ms(args.start_within).context("--start-within: too long")?,
+        keep_ms: ms(args.keep).context("--keep: too long")?,
         max_attempts: args.max_attempts,
         backoff: crate::types::backoff(&args.backoff)?,
         on_lost: args.on_lost,

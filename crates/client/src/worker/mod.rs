@@ -27,7 +27,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_protocol::names::{check_name, check_type};
 use turnwise_protocol::{
-    Accept, Accepted, AcceptedJob, Left, MAX_SLOTS, MAX_WAIT_MS, Mode, Pinged, Register, Registered, codes,
+    Accept, Accepted, AcceptedJob, Left, MAX_SLOTS, MAX_WAIT_MS, Mode, Pinged, Register, Registered,
+    TaskTerms, codes,
 };
 
 use self::ends::Ends;
@@ -57,6 +58,8 @@ pub struct WorkerOptions {
     pub tasks: Option<Vec<String>>,
     /// The most jobs of some of these tasks that may run at the same time.
     pub task_slots: BTreeMap<String, usize>,
+    /// What holds for the jobs of some of these tasks from now on, in place of what is stated for their type.
+    pub task_terms: BTreeMap<String, TaskTerms>,
     /// How long one request for jobs waits on the server.
     pub accept_wait: Duration,
     /// The shortest time between two reports of a run.
@@ -77,6 +80,7 @@ impl WorkerOptions {
             slots: 1,
             tasks: None,
             task_slots: BTreeMap::new(),
+            task_terms: BTreeMap::new(),
             accept_wait: Duration::from_secs(30),
             report_interval: Duration::from_secs(1),
             drain: Duration::ZERO,
@@ -156,6 +160,7 @@ async fn register(
         slots: options.slots,
         tasks: options.tasks.clone(),
         task_slots: options.task_slots.clone(),
+        task_terms: options.task_terms.clone(),
     };
     let request = Request::new(Method::POST, &["workers", &options.job_type]).json(&body)?;
     // If only the answer was lost, an unused worker stays registered: it never pings, has no jobs, and the server removes it.

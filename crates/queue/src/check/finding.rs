@@ -86,6 +86,10 @@ invariants! {
     RateMarked: "a bucket with room and limited jobs is marked",
         "no worker checks these jobs until another job of the bucket ends or becomes limited",
         "retry one of them (`turnwise jobs retry`): it returns to the queue, and its end lets the others start";
+    /// A job that fails, or is removed, at a time, is in the index of these times.
+    LifetimeAgrees: "the time at which a job fails, or is removed, is the one that its record states",
+        "the job waits, or its record stays, for longer than it states; a row without a job costs each check a little",
+        "add the job again, or remove it; clear a row without a job by hand";
     /// A run whose timeouts servers enforce is in their index.
     DeadlineAgrees: "the deadline of a run is the one that its active row names",
         "no server ends the run if it hangs; a row without a run costs each check of deadlines a little",

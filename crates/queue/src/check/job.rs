@@ -38,6 +38,8 @@ pub struct JobRows {
     pub queued: BTreeMap<(Spot, i64), QueueRow>,
     /// The buckets that it has a place in.
     pub buckets: BTreeMap<Bucket, RateRow>,
+    /// When it fails, or is removed.
+    pub lifetimes: BTreeSet<i64>,
     /// When servers check its run, and under which claim.
     pub deadlines: BTreeMap<i64, Claim>,
     /// Its dependencies, each with the group that it is in there.
@@ -52,6 +54,7 @@ impl JobRows {
         let of_place = self.places.len() + self.parked.len() + self.unwatched.len();
         let of_values = self.pieces.len() + self.output.len();
         let of_run = self.locks.len() + self.queued.len() + self.buckets.len() + self.deadlines.len();
+        let of_place = of_place + self.lifetimes.len();
         self.raw.is_none() && of_place + of_values + of_run + self.after.len() + self.back.len() == 0
     }
 
@@ -99,6 +102,7 @@ impl JobRows {
                 self.queued.insert((spot, ticket), serde_json::from_slice(value)?);
             }
             Row::Rate(_, bucket) => drop(self.buckets.insert(bucket, serde_json::from_slice(value)?)),
+            Row::Lifetime(_, at_us) => drop(self.lifetimes.insert(at_us)),
             Row::Deadline(_, at_us) => {
                 self.deadlines.insert(at_us, serde_json::from_slice(value)?);
             }
@@ -224,6 +228,8 @@ fn named(keys: &Keyspace, key: &JobKey, job: &Job, rows: &JobRows) -> Named {
     named.extend(locks.chain(queued).map(|row| (Invariant::LockAgrees, row)));
     let buckets = job.buckets().iter().map(|bucket| keys.rate_holder(bucket, job_type, id));
     named.extend(buckets.map(|row| (Invariant::RateAgrees, row)));
+    let lifetime = job.due_us.map(|at_us| keys.lifetime_entry(at_us, job_type, id));
+    named.extend(lifetime.map(|row| (Invariant::LifetimeAgrees, row)));
     // Those of a run are compared with its active row.
     let deadlines = rows.deadlines.keys().filter(|_| job.state().is_claimed());
     let deadlines = deadlines.map(|at_us| keys.deadline(*at_us, job_type, id));
@@ -242,11 +248,13 @@ fn present(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Named {
     let queued = queued.map(|(spot, ticket)| keys.lock_queue_entry(spot, *ticket, job_type, id));
     let buckets = rows.buckets.keys().map(|bucket| keys.rate_holder(bucket, job_type, id));
     let deadlines = rows.deadlines.keys().map(|at_us| keys.deadline(*at_us, job_type, id));
+    let lifetimes = rows.lifetimes.iter().map(|at_us| keys.lifetime_entry(*at_us, job_type, id));
     places
         .chain(parked.map(|row| (Invariant::Parked, row)))
         .chain(locks.chain(queued).map(|row| (Invariant::LockAgrees, row)))
         .chain(buckets.map(|row| (Invariant::RateAgrees, row)))
         .chain(deadlines.map(|row| (Invariant::DeadlineAgrees, row)))
+        .chain(lifetimes.map(|row| (Invariant::LifetimeAgrees, row)))
         .collect()
 }
 

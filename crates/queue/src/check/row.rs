@@ -56,6 +56,8 @@ pub enum Row {
     Usage(String, String, String),
     /// How far the keys of a type have been lifted.
     Boost(String),
+    /// When a job fails, or its record is removed.
+    Lifetime(JobKey, i64),
     /// When servers check a job's run.
     Deadline(JobKey, i64),
     /// The key that wakes the workers of a type.
@@ -161,6 +163,7 @@ impl Row {
                 let (job_type, bucket) = keys.parse_roomy(key).ok()?;
                 Row::Roomy(job_type, bucket)
             }
+            ("lifetimes", 4) => Row::Lifetime(pair(2, 3)?, number(1)?),
             ("deadlines", 4) => Row::Deadline(pair(2, 3)?, number(1)?),
             ("after", 5) => Row::After(pair(1, 2)?, pair(3, 4)?),
             ("dependents", 6) => Row::Dependent(pair(4, 5)?, pair(1, 2)?, number(3)?),
@@ -226,6 +229,7 @@ impl Row {
             | Row::Lock(job, ..)
             | Row::LockQueue(job, ..)
             | Row::Rate(job, _)
+            | Row::Lifetime(job, _)
             | Row::Deadline(job, _)
             | Row::After(job, _)
             | Row::Dependent(job, _, _) => Some(job),

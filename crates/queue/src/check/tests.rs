@@ -58,6 +58,7 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.delayed_entry("t", 5, "i"), Row::Index(job(), IndexRow::Delayed(5))),
         (keys.ended_entry("t", 7, 5, "i"), Row::Index(job(), IndexRow::Ended(7, 5))),
         (keys.active_entry("t", "a", "i"), Row::Index(job(), IndexRow::Active(a.clone()))),
+        (keys.lifetime_entry(5, "t", "i"), Row::Lifetime(job(), 5)),
         (keys.deadline(5, "t", "i"), Row::Deadline(job(), 5)),
         (keys.wake("t"), Row::Wake("t".into())),
         (keys.signal("t", "i"), Row::Worker(job(), WorkerRow::Signal)),

@@ -54,6 +54,7 @@
 //! | `("ended", type, partition, ended, id)` | tenant, and the number of the class of its reason (JSON); by [`crate::ended`] | with the record |
 //! | `("active", type, worker, id)` | what the worker reports ([`crate::Active`]) | the claim's holder |
 //! | `("deadlines", at, type, id)` | claim (JSON): at that time, servers check the run's timeouts ([`crate::deadlines`]) | with the active row |
+//! | `("lifetimes", at, type, id)` | empty: at that time, the job fails, or its record is removed ([`crate::lifetimes`]) | with the record |
 //! | `("wake", type)` | versionstamp (10 bytes), set whenever a job becomes pending or delayed | with the record |
 //! | `("usage", type, tenant, charger)` | what this charger has charged to the tenant ([`crate::usage::Charged`]) | that charger |
 //! | `("boost", type)` | how far keys have been lifted ([`crate::usage::Boost`]) | workers that sort by keys |
@@ -165,6 +166,12 @@ impl Keyspace {
     /// Whether this is a key of this keyspace, of any version.
     pub fn contains(&self, key: &[u8]) -> bool {
         self.space.is_start_of(key)
+    }
+
+    /// The jobs that fail, and the records that are removed, up to `until_us`, earliest first.
+    pub fn lifetimes_until(&self, until_us: i64) -> KeyRange {
+        let (begin, _) = children(&self.space, &("lifetimes",));
+        (begin, children(&self.space, &("lifetimes", until_us)).1)
     }
 
     /// The runs that servers must check up to `until_us`, earliest first.

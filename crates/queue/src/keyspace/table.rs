@@ -217,6 +217,8 @@ keys! {
     range active(job_type: &str) = ("active", job_type);
     /// The jobs of all workers of all types.
     range all_active() = ("active",);
+    /// The row of a job that fails, or whose record is removed, at a time.
+    key lifetime_entry(at_us: i64, job_type: &str, id: &str) = ("lifetimes", at_us, job_type, id);
     /// The row of a run that servers check at a time.
     key deadline(at_us: i64, job_type: &str, id: &str) = ("deadlines", at_us, job_type, id);
     /// Changes whenever there may be a job to start.
@@ -405,6 +407,8 @@ parsers! {
     parse_all_active(_; job_type: String, worker: String, id: String);
     /// Worker and job id of a key of [`Keyspace::active`].
     parse_active(_, _; worker: String, id: String);
+    /// Time, job type and id of a key of [`Keyspace::lifetimes_until`].
+    parse_lifetime(_; at_us: i64, job_type: String, id: String);
     /// Time, job type and id of a key of [`Keyspace::deadlines_until`].
     parse_deadline(_; at_us: i64, job_type: String, id: String);
     /// Worker id of a key of [`Keyspace::workers`].

@@ -122,6 +122,13 @@ impl TouchedRows {
                     None => unwatched.remove(&at),
                 };
             }
+            Row::Lifetime(job, at_us) => {
+                let lifetimes = &mut self.touch(jobs, &job).lifetimes;
+                match &change.new {
+                    Some(_) => lifetimes.insert(at_us),
+                    None => lifetimes.remove(&at_us),
+                };
+            }
             Row::Lock(ref job, ..)
             | Row::LockQueue(ref job, ..)
             | Row::After(ref job, ..)

@@ -85,7 +85,8 @@ impl Checker {
                 let told_us = commit.clock_us();
                 let retention_us = i64::try_from(self.retention.as_micros()).unwrap_or(i64::MAX);
                 let old_enough = told_us.saturating_sub(old.changed_us) >= retention_us;
-                let pruned = commit.writer.op.is_none() && old_enough;
+                let is_over = old.due_us.is_some_and(|due_us| told_us >= due_us);
+                let pruned = commit.writer.op.is_none() && (old_enough || is_over);
                 ensure(pruned || asked, LOST, story)
             }
             _ => ensure(asked, LOST, story),
@@ -108,6 +109,22 @@ impl Checker {
             let adds = commit.writer.op.as_ref().is_some_and(|op| op.kind == OpKind::Add);
             return ensure(adds, ALLOWED, story);
         }
+        if !old.state().is_claimed()
+            && new.history.first().is_some_and(|event| event.kind == EventKind::Expired)
+        {
+            self.count_end(known, key);
+            let is_over = old.due_us.is_some_and(|due_us| commit.clock_us() >= due_us);
+            let by_node = commit.writer.op.is_none() && old.state() != new.state();
+            return ensure(
+                is_over && by_node && new.state() == State::Failed && new.attempts == old.attempts,
+                "only a job that has not started in time expires",
+                story,
+            );
+        }
+        let starts = !old.state().is_claimed() && new.state().is_claimed();
+        let in_time =
+            !starts || old.due_us.is_none_or(|due_us| new.started_us.is_some_and(|at_us| at_us < due_us));
+        ensure(in_time && (!starts || new.due_us.is_none()), "no job starts too late", story)?;
         // One commit may put the job back and take it out again. Its time may be the same as before if a clock was set back.
         let is_same = || differs_only(old, new, |_| {});
         if !change.is_by_client() && is_kept(new) && (is_moved(old, new) || is_same()) {
@@ -284,7 +301,7 @@ impl Checker {
         let history = &new.history[usize::from(two).min(new.history.len())..];
         ensure(grown(history), "every end is recorded once", story)?;
         let event = &history[0].kind;
-        if *event != EventKind::STOPPED {
+        if removed || !matches!(event, EventKind::Stopped { .. }) {
             known.disturbed_us.insert(old.job_type.clone(), commit.now_us);
         }
         let claim = old.claim().expect("its holder was just found");
@@ -328,7 +345,7 @@ impl Checker {
             EventKind::Cancelled => {
                 matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed | Did::Snoozed))
             }
-            EventKind::Added | EventKind::Started => false,
+            EventKind::Added | EventKind::Started | EventKind::Expired => false,
         };
         ensure(told, "the recorded end is what the handler did", || format!("{did:?}, but {}", story()))?;
         let right = match event {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use futures::future::BoxFuture;
 use serde_json::value::RawValue;
-use turnwise_queue::claims::{self, Ended, Ending, Report};
+use turnwise_queue::claims::{self, Ended, Ending, Report, StopCause};
 use turnwise_queue::jobs::PREFETCHED;
 use turnwise_queue::workers::RunSummary;
 use turnwise_queue::{Context, Error, Job, JobResult, LogLine, Result, RunError, jobs};
@@ -304,7 +304,8 @@ async fn write_one(context: Context<'_>, worker: &str, end: &Known<'_>, retried:
         }
     };
     let claim = claim_of(worker, *claim);
-    let report = Report { info: info.as_deref(), log };
+    let cause = matches!(end, ExternalEnd::Released).then_some(StopCause::Released);
+    let report = Report { info: info.as_deref(), log, cause };
     let ended = claims::end_with(context, id, &claim, &ending, report, None).await?;
     Ok(Written { ending, ended, before, retried })
 }

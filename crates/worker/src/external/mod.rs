@@ -9,6 +9,7 @@ mod accept;
 mod contenders;
 mod end;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,8 +18,9 @@ use serde_json::value::RawValue;
 use turnwise_queue::claims::{self, Answer, Report};
 use turnwise_queue::deadlines::{self, Due, Over};
 use turnwise_queue::tasks::{KnownTasks, check_known};
+use turnwise_queue::types::{self, digest};
 use turnwise_queue::workers::{Removal, RunSummary};
-use turnwise_queue::{Claim, Error, Job, Keyspace, Mode, Result, RunKey, jobs, workers};
+use turnwise_queue::{Claim, Error, Job, Keyspace, Mode, Result, RunKey, StatedTerms, jobs, workers};
 use turnwise_store::Store;
 
 use crate::accounts::{Account, Accounts};
@@ -38,6 +40,21 @@ pub use end::{ExternalEnd, RunEnd};
 pub const MAX_EXTERNAL_SLOTS: usize = 1_000;
 /// The maximum number of jobs in one response.
 pub const MAX_ACCEPTED: usize = 200;
+
+/// What a worker states when it registers.
+#[derive(Debug, Clone, Default)]
+pub struct Registration {
+    /// A name for people.
+    pub name: Option<String>,
+    /// Its number of slots.
+    pub slots: usize,
+    /// The tasks that it knows; `None` for all.
+    pub tasks: Option<KnownTasks>,
+    /// The terms of some tasks. They hold from now on for all jobs of these tasks.
+    pub task_terms: BTreeMap<String, StatedTerms>,
+    /// The identity that registers it, if identities are needed.
+    pub registered_by: Option<String>,
+}
 
 /// Acts for external workers. Cheap to clone.
 #[derive(Clone)]
@@ -121,43 +138,47 @@ impl External {
         slots: usize,
         registered_by: Option<String>,
     ) -> BoxFuture<'a, Result<workers::Worker>> {
-        self.register_for(job_type, name, slots, None, registered_by)
+        let name = name.map(str::to_owned);
+        self.register_for(job_type, Registration { name, slots, registered_by, ..Registration::default() })
     }
 
-    /// The same for a worker that states its tasks: it gets jobs of these only.
+    /// The same for a worker that states its tasks, and terms of them: it gets jobs of these tasks only.
     ///
     /// # Errors
-    /// As [`Self::register`], and `Invalid` for wrong tasks.
+    /// As [`Self::register`], and `Invalid` for wrong tasks or terms.
     pub fn register_for<'a>(
         &'a self,
         job_type: &'a str,
-        name: Option<&'a str>,
-        slots: usize,
-        tasks: Option<KnownTasks>,
-        registered_by: Option<String>,
+        registration: Registration,
     ) -> BoxFuture<'a, Result<workers::Worker>> {
         // Boxed, so that the crates that await it do not compile it again.
         Box::pin(async move {
-            if !(1..=MAX_EXTERNAL_SLOTS).contains(&slots) {
+            let Registration { name, slots, tasks, task_terms, registered_by } = &registration;
+            if !(1..=MAX_EXTERNAL_SLOTS).contains(slots) {
                 let problem = format!("must be from 1 to {MAX_EXTERNAL_SLOTS}, not {slots}");
                 return Err(Error::Invalid { field: "slots", problem });
             }
             tasks.as_ref().map_or(Ok(()), check_known)?;
-            let (options, registered_by, tasks) = (&self.options, &registered_by, &tasks);
+            let (options, keys) = (&self.options, &self.keys);
             self.store
                 .transact(|tx| async move {
                     // Each attempt uses a new id. An earlier attempt with an unknown outcome may have registered a worker
                     // that has since been removed.
                     let (id, started_us) = new_id(&self.store);
                     let worker = workers::Worker {
-                        name: name.map(str::to_owned),
+                        name: name.clone(),
                         health_timeout_us: duration_us(options.health_timeout),
                         external: true,
                         registered_by: registered_by.clone(),
                         tasks: tasks.clone(),
-                        ..workers::Worker::new(&id, &options.node, started_us, slots)
+                        task_terms: task_terms
+                            .iter()
+                            .map(|(task, terms)| (task.clone(), digest(terms)))
+                            .collect(),
+                        ..workers::Worker::new(&id, &options.node, started_us, *slots)
                     };
-                    workers::register(&tx, &self.keys, job_type, &worker)?;
+                    types::declare(&tx, keys, job_type, &id, task_terms, started_us).await?;
+                    workers::register(&tx, keys, job_type, &worker)?;
                     Ok(worker)
                 })
                 .await

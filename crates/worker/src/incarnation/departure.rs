@@ -1,5 +1,6 @@
 //! The end of an incarnation: it leaves, or another worker has removed it.
 
+use turnwise_queue::claims::StopCause;
 use turnwise_queue::workers::Removal;
 
 use super::Incarnation;
@@ -10,7 +11,7 @@ impl Incarnation {
     /// caller sets the deadline.
     pub(crate) async fn leave(&mut self) {
         for running in self.running.values() {
-            running.controls.stop.cancel();
+            running.controls.stop_for(StopCause::Shutdown);
         }
         self.take_over_blocked();
         self.schedule_ping();

@@ -4,6 +4,7 @@
 //! is in the transaction that would claim them, so the first two only make it faster.
 
 use turnwise_queue::Mode;
+use turnwise_queue::claims::StopCause;
 
 use super::Incarnation;
 
@@ -24,7 +25,7 @@ impl Incarnation {
         for running in
             self.running.values_mut().filter(|running| running.continuous && !running.is_stopping())
         {
-            running.controls.stop.cancel();
+            running.controls.stop_for(StopCause::Drain);
             self.fair.stops(&mut running.charges);
         }
     }

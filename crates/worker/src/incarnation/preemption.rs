@@ -14,6 +14,7 @@ use turnwise_policy::fair_share::Fairness;
 use turnwise_policy::rotation::{self, Moment, Rules, Scheme, Stop, Tenant, Waiting, Why};
 use turnwise_policy::schedule::{self, Decision, schedule};
 use turnwise_queue::Result;
+use turnwise_queue::claims::StopCause;
 use turnwise_queue::tenants::Pending;
 use turnwise_store::Isolation;
 
@@ -81,9 +82,10 @@ impl Incarnation {
             let running = self.running.get_mut(claim).expect("only running jobs were decided about");
             tracing::debug!(%tenant, claim, ?why, "a job is preempted");
             match why {
-                Why::EmptierWorker => running.controls.stop.cancel(),
-                Why::Excess | Why::LargerDeficit | Why::LongestRunning | Why::Idle => {
-                    running.controls.preempt()
+                Why::EmptierWorker => running.controls.stop_for(StopCause::Balanced),
+                Why::Excess => running.controls.stop_for(StopCause::FewerSlots),
+                Why::LargerDeficit | Why::LongestRunning | Why::Idle => {
+                    running.controls.stop_for(StopCause::Preempted)
                 }
             }
             stopped += usize::from(why != Why::EmptierWorker);

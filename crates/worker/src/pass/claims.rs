@@ -210,7 +210,10 @@ impl<'a> Claims<'a> {
         };
         let claim = Claim { worker: worker.to_owned(), number };
         let levels = &queue.levels;
-        let terms = &types::terms(tx, keys, job_type, claimant.terms).await?;
+        let terms = &types::TermsOfType {
+            stated: types::stated(tx, keys, job_type).await?,
+            settings: claimant.terms,
+        };
         let (tally, filter) = (&mut self.tally, filter.as_ref());
         let change = turnwise_queue::Context::new(tx, keys, job_type, now_us, max_history);
         let claiming = claims::claim_within(change, levels, tally, filter, terms, id, &claim).await?;

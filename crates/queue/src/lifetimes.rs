@@ -1,0 +1,122 @@
+//! Jobs that must start within a time, and records that are kept for a time of their own.
+//!
+//! *Model.* A job that waits for its first start may have a time at which it fails ([`crate::Lifetime::start_within_us`]), and a job that has ended
+//! one at which its record is removed ([`crate::Lifetime::keep_us`]). The record states it ([`Job::due_us`]), and an index has it:
+//!
+//! ```text
+//!   add ──▶ ("lifetimes", at, type, id) ──▶ claim: cleared
+//!                                      └──▶ due: the job fails, and is kept as long as it states
+//!   end ──▶ ("lifetimes", at, type, id) ──▶ due: the record is removed
+//! ```
+//!
+//! A job without such terms costs nothing here. What is stated of a type is read when a job is added; it holds for jobs that are added from then on.
+//! A type's own time to keep records is not here: [`crate::jobs::prune`] removes all its jobs by it.
+//!
+//! *Late.* No worker claims a job that is due, so a job never starts too late, also after a time without any server.
+
+use bytes::Bytes;
+use turnwise_policy::eligibility::dependencies::DependencyEnd;
+use turnwise_store::Transaction;
+
+use crate::jobs::{PREFETCHED, erase, prefetch};
+use crate::place::{End, Place};
+use crate::rows::{read_job, write_job};
+use crate::transition::move_to;
+use crate::types;
+use crate::{EventKind, Job, Keyspace, Result, dependencies, events, reads};
+
+/// The class of the error of a job that has not started in time.
+pub const EXPIRED: &str = "expired";
+
+/// A job that is due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Due {
+    /// When, in µs.
+    pub at_us: i64,
+    /// Its type.
+    pub job_type: String,
+    /// Its id.
+    pub id: String,
+}
+
+/// Up to `limit` jobs that are due, earliest first. Adds no read conflict.
+pub async fn due(tx: &Transaction, keys: &Keyspace, now_us: i64, limit: usize) -> Result<Vec<Due>> {
+    let read = |key: &Bytes, _: &Bytes| {
+        let (at_us, job_type, id) = keys.parse_lifetime(key)?;
+        Ok(Due { at_us, job_type, id })
+    };
+    reads::list(tx, keys.lifetimes_until(now_us), limit, read).await
+}
+
+/// Fails the jobs among these that have not started in time, and removes the records whose time is over. Does as many as the
+/// transaction has room for, and returns how many.
+pub async fn settle(tx: &Transaction, keys: &Keyspace, due: &[Due], now_us: i64) -> Result<usize> {
+    let mut settled = 0;
+    for (n, Due { at_us, job_type, id }) in due.iter().enumerate() {
+        if n > 0 && !tx.has_room() {
+            break;
+        }
+        if n % PREFETCHED == 0 {
+            let next = due[n..].iter().take(PREFETCHED);
+            prefetch(tx, keys, next.map(|due| (due.job_type.as_str(), due.id.as_str()))).await?;
+        }
+        settled += 1;
+        match read_job(tx, keys, job_type, id).await? {
+            Some(job) if job.due_us != Some(*at_us) => {}
+            Some(job) if job.state().is_final() => erase(tx, keys, &job)?,
+            Some(job) => expire(tx, keys, job, now_us).await?,
+            // A stray row, which `store check` finds.
+            None => {}
+        }
+    }
+    Ok(settled)
+}
+
+/// Fails a job that has not started in time.
+async fn expire(tx: &Transaction, keys: &Keyspace, mut job: Job, now_us: i64) -> Result<()> {
+    dependencies::leave(tx, keys, &mut job).await?;
+    job.record_request(now_us, EventKind::Expired);
+    job.error_class = Some(EXPIRED.to_owned());
+    move_to(tx, keys, &mut job, Place::Ended(End::Failed))?;
+    events::happened(tx, keys, &job, &EventKind::Expired, job.state(), now_us)?;
+    dependencies::settle_ended(tx, keys, &mut job, DependencyEnd::Failed, now_us).await?;
+    write_job(tx, keys, &job)
+}
+
+/// States when a job fails that has just been added (again), if it must start within a time. That time begins at `from_us`, if it is
+/// later than now.
+pub(crate) async fn await_start(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &mut Job,
+    from_us: i64,
+    now_us: i64,
+) -> Result<()> {
+    let mut within_us = job.lifetime.start_within_us;
+    if within_us.is_none() && !types::is_of_server(&job.job_type) {
+        let stated = types::stated(tx, keys, &job.job_type).await?;
+        within_us = stated.and_then(|stated| stated.lifetime(job.task.as_deref()).start_within_us);
+    }
+    let due_us = within_us.map(|within_us| from_us.max(now_us).saturating_add(within_us));
+    set(tx, keys, job, due_us)
+}
+
+/// States when a job is due next.
+pub(crate) fn set(tx: &Transaction, keys: &Keyspace, job: &mut Job, due_us: Option<i64>) -> Result<()> {
+    if job.due_us != due_us {
+        clear(tx, keys, job)?;
+        job.due_us = due_us;
+        if let Some(at_us) = due_us {
+            tx.set(keys.lifetime_entry(at_us, &job.job_type, &job.id), Bytes::new())?;
+        }
+    }
+    Ok(())
+}
+
+/// Clears the row of a job that is being removed.
+pub(crate) fn clear(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    match job.due_us {
+        Some(at_us) => Ok(tx.clear(keys.lifetime_entry(at_us, &job.job_type, &job.id))?),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,68 @@
+//! Fails jobs that have not started in time, and removes records that are kept for a shorter time than others.
+//!
+//! Every server does this. Two that settle the same jobs conflict, and the one that fails looks again at its next round.
+//!
+//! A clock that was set forward must not fail the jobs of the hours that it skips. So after a jump, nothing is settled until the clock has
+//! run steadily for a while: a clock that is set back meanwhile has done no harm.
+
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
+use turnwise_queue::{Keyspace, Result, lifetimes};
+use turnwise_store::{Error, Store};
+
+use crate::service::until_stopped;
+use crate::times::duration_us;
+
+/// The time between two rounds.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The maximum number of jobs that one transaction settles.
+const BATCH: usize = 200;
+/// The maximum number of transactions of one round.
+const MAX_BATCHES: usize = 50;
+/// If the clock differs by more than this from the expected time after a pause, in µs, it has jumped.
+const JUMP_US: i64 = 5_000_000;
+/// How many rounds the clock must run steadily after a jump.
+const STEADY_ROUNDS: u32 = 60;
+
+/// Settles the jobs that are [due](lifetimes::due), until it is stopped.
+pub fn settle_lifetimes((store, keys): (Store, Keyspace), stop: CancellationToken) -> BoxFuture<'static, ()> {
+    until_stopped(stop, async move {
+        let runtime = store.runtime();
+        let mut unsteady = 0_u32;
+        loop {
+            let before_us = runtime.now_us();
+            runtime.sleep(INTERVAL).await;
+            let passed_us = runtime.now_us().saturating_sub(before_us);
+            unsteady = match passed_us.saturating_sub(duration_us(INTERVAL)).saturating_abs() > JUMP_US {
+                true => STEADY_ROUNDS,
+                false => unsteady.saturating_sub(1),
+            };
+            if unsteady == 0
+                && let Err(error) = round(&store, &keys).await
+            {
+                tracing::error!(%error, "cannot end the jobs that have not started in time: tries again soon");
+            }
+        }
+    })
+}
+
+async fn round(store: &Store, keys: &Keyspace) -> Result<()> {
+    for _ in 0..MAX_BATCHES {
+        let now_us = store.runtime().now_us();
+        let tx = store.begin().await?;
+        let due = lifetimes::due(&tx, keys, now_us, BATCH).await?;
+        if due.is_empty() {
+            return Ok(());
+        }
+        lifetimes::settle(&tx, keys, &due, now_us).await?;
+        match tx.commit().await {
+            Ok(_) => {}
+            // Another server settles the same jobs, or a worker has claimed one of them.
+            Err(Error::Conflict) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
