@@ -136,7 +136,7 @@ impl Sequence {
 
     /// An event, as clients see it.
     pub fn event(&self, number: u64, event: JobEvent) -> StreamEvent {
-        let JobEvent { event, job_type, id, tenant, task, state, at_us, reason, class } = event;
+        let JobEvent { event, job_type, id, tenant, task, tags, state, at_us, reason, class } = event;
         StreamEvent {
             seq: self.shown(number),
             event,
@@ -144,6 +144,7 @@ impl Sequence {
             id,
             tenant,
             task,
+            tags: tags.into_iter().collect(),
             state,
             at_us,
             reason,

@@ -118,8 +118,9 @@ impl Examiner {
             .filter_map(|(_, value)| serde_json::from_slice::<Active>(value).ok()?.deadline)
             .map(|deadline| keys.deadline(deadline.at_us, &key.0, &key.1))
             .collect();
-        let locks: Vec<Bytes> = locks.chain(buckets).chain(deadlines).collect();
-        for index in seen.iter().chain(&named).chain(&parked).chain(&locks) {
+        let tags = record.into_iter().flat_map(|job| job.tag_rows(keys));
+        let others: Vec<Bytes> = locks.chain(buckets).chain(deadlines).chain(tags).collect();
+        for index in seen.iter().chain(&named).chain(&parked).chain(&others) {
             if let Some(row) = Row::parse(keys, index)
                 && let Some(value) = get(tx, index).await?
             {
