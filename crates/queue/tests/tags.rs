@@ -145,6 +145,8 @@ async fn a_search_reads_each_job_with_one_of_its_tags_once() {
     let selection = Selection::parse("tag in (us, nightly)", 0).unwrap();
     let selection = selection.narrowed(&world.tx().await, &world.keys, &sees).await.unwrap();
     assert_eq!(world.read(&selection, 1).await, ["6", "2"]);
+    let about = selection.about(&world.tx().await, &world.keys, &sees).await.unwrap();
+    assert_eq!(about, Some(2), "a row per tag, and none of others");
 }
 
 #[tokio::test]

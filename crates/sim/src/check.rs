@@ -372,6 +372,7 @@ impl Checker {
                 | Row::Options(job, _)
                 | Row::Output(job, ..)
                 | Row::Index(job, _)
+                | Row::Tag(job, ..)
                 | Row::Lock(job, ..)
                 | Row::LockQueue(job, ..)
                 | Row::Rate(job, _)
@@ -393,7 +394,7 @@ impl Checker {
                 (&told.raw, &told.places, &told.pieces) == (&rows.raw, &rows.places, &rows.pieces)
                     && told_locks == (&rows.locks, &rows.queued)
                     && (&told.after, &told.back, &told.buckets) == (&rows.after, &rows.back, &rows.buckets)
-                    && told.deadlines == rows.deadlines
+                    && (&told.deadlines, &told.tags) == (&rows.deadlines, &rows.tags)
             });
             ensure(same, "the commits contain every change", || format!("{key:?}: {rows:?}, but {told:?}"))?;
         }

@@ -7,6 +7,7 @@ use turnwise_store::Transaction;
 
 use super::{MAX_READS, Selection, Source};
 use crate::counts::{self, Counted, Kind};
+use crate::keyspace::KeyRange;
 use crate::{Keyspace, Result, reads};
 
 /// The most counts (one for each type and tenant) that are read. With more of them there is no answer.
@@ -27,24 +28,47 @@ impl Selection {
         sees: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<Option<u64>> {
         match self.by_tags {
-            true => Ok(self.tagged(tx, keys, MAX_COUNTED).await?.map(|jobs| jobs as u64)),
+            true => self.tagged(tx, keys, sees, MAX_COUNTED).await,
             false => self.about_sources(tx, keys, sees).await,
         }
     }
 
-    /// How many rows the tags have; `None` if they are more than `most`, or in too many ranges.
-    async fn tagged(&self, tx: &Transaction, keys: &Keyspace, most: usize) -> Result<Option<usize>> {
-        let types = self.types.as_deref().filter(|types| types.len() * self.tagged.len() <= MAX_READS);
-        let Some(types) = types else { return Ok(None) };
-        let mut left = most;
-        for job_type in types {
-            for source in &self.tagged {
-                let rows = reads::rows(tx, source.range(keys, job_type), left + 1).await?;
-                let Some(fewer) = left.checked_sub(rows.len()) else { return Ok(None) };
-                left = fewer;
+    /// How many rows the tags have, of tenants that `sees` accepts; `None` if more than `most` were read for that, or in too many ranges.
+    async fn tagged(
+        &self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        sees: &(dyn Fn(&str) -> bool + Sync),
+        most: usize,
+    ) -> Result<Option<u64>> {
+        let Some(types) = &self.types else { return Ok(None) };
+        let pairs = types.len() * self.tagged.len();
+        // The rows of other tenants are neither read nor counted, where that is possible.
+        let tenants = self.tenants.as_ref().filter(|tenants| pairs * tenants.len() <= MAX_READS);
+        let mut ranges: Vec<KeyRange> = Vec::new();
+        for (job_type, source) in
+            types.iter().flat_map(|of| self.tagged.iter().map(move |source| (of, source)))
+        {
+            match (source, tenants) {
+                (Source::Tagged(tag, None), Some(tenants)) => {
+                    ranges.extend(tenants.iter().map(|tenant| keys.tagged_of(job_type, tag, tenant)));
+                }
+                _ => ranges.push(source.range(keys, job_type)),
             }
         }
-        Ok(Some(most - left))
+        if ranges.len() > MAX_READS {
+            return Ok(None);
+        }
+        let (mut left, mut seen) = (most, 0);
+        for range in ranges {
+            let rows = reads::rows(tx, range, left + 1).await?;
+            let Some(fewer) = left.checked_sub(rows.len()) else { return Ok(None) };
+            left = fewer;
+            for (key, _) in rows {
+                seen += u64::from(sees(&keys.parse_tagged(&key)?.0));
+            }
+        }
+        Ok(Some(seen))
     }
 
     /// The same for the sources other than those by tags.
@@ -108,7 +132,7 @@ impl Selection {
         if !self.tagged.is_empty() && !self.by_tags {
             let others = self.about_sources(tx, keys, sees).await?;
             let most = others.and_then(|others| usize::try_from(others).ok()).unwrap_or(MAX_COUNTED);
-            self.by_tags = self.tagged(tx, keys, most.min(MAX_COUNTED)).await?.is_some();
+            self.by_tags = self.tagged(tx, keys, sees, most.min(MAX_COUNTED)).await?.is_some();
         }
         Ok(self)
     }
