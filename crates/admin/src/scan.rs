@@ -21,7 +21,7 @@ const LARGEST_PAGE_ROWS: usize = 8_000;
 const PAGE_BYTES: usize = 4 << 20;
 /// The families of rows, where parts begin. A family that is missing here is read with the family before it.
 const FAMILIES: &str = "active bodies changes delayed documents ended jobs local options output parked pending replications \
-                        sequence usage waiting";
+                        sequence tags usage waiting";
 const PAGES_AHEAD: usize = 2;
 
 /// A range of keys, `[begin, end)`.

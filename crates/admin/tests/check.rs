@@ -192,6 +192,12 @@ async fn each_damage_violates_its_own_invariant() {
         // Output.
         (vec![Clear(keys.output_row("t", "talks", "result", 0))], &[I::OutputWhole]),
         (vec![Change(keys.job("t", "talks"), json!({ "has_output": false }))], &[I::OutputWhole]),
+        // Tags.
+        (vec![Clear(keys.tag_entry("t", "eu", "default", "job-8"))], &[I::TagAgrees]),
+        (vec![Raw(keys.tag_entry("t", "us", "default", "job-8"), b"")], &[I::TagAgrees]),
+        (vec![Raw(keys.tag_entry("t", "eu", "other", "job-8"), b"")], &[I::TagAgrees]),
+        (vec![Raw(keys.tag_entry("t", "eu", "default", "nobody"), b"")], &[I::Owned]),
+        (vec![Change(keys.job("t", "job-8"), json!({ "tags": ["us"] }))], &[I::TagAgrees; 3]),
         // Parked jobs.
         (vec![Clear(keys.parked_entry("t", &parked("server 0", "db9"), "job-9"))], &[I::Parked]),
         (vec![Raw(keys.parked_entry("t", &parked("server 0", "db9"), "job-9"), b"7")], &[I::Parked]),

@@ -7,6 +7,7 @@ use turnwise_protocol::{
     MAX_BATCH_BODY_BYTES, MAX_DELAY_MS, MAX_TIME_US, NewJob, codes, names,
 };
 use turnwise_queue::locks::has_room;
+use turnwise_queue::tags::MAX_TAGS;
 use turnwise_queue::trace::Traceparent;
 use turnwise_queue::{
     After, DEFAULT_TENANT, JobSpec, MAX_PRIORITY, MIN_PRIORITY, Retry, Then, dependencies, jobs,
@@ -92,7 +93,7 @@ pub(super) async fn add_jobs(
 }
 
 /// Number of rows that adding one job writes, not counting large options.
-const ROWS_PER_JOB: usize = 8;
+const ROWS_PER_JOB: usize = 8 + MAX_TAGS;
 /// Bytes of a job in a transaction beside its options: its record and its keys.
 const JOB_BYTES: usize = 100_000;
 
@@ -393,6 +394,9 @@ fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
     if request.summary.as_ref().is_some_and(|summary| !summary.get().starts_with('{')) {
         return Err(bad("summary: must be an object".to_owned()));
     }
+    if request.tags.as_ref().is_some_and(|tags| tags.len() > MAX_TAGS) {
+        return Err(bad(format!("tags: at most {MAX_TAGS} are allowed")));
+    }
     let terms = types::stated(TaskTerms {
         max_attempts: request.max_attempts,
         backoff: request.backoff.clone(),
@@ -409,6 +413,7 @@ fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
         tenant: request.tenant.clone().unwrap_or(spec.tenant),
         user: request.user.clone().or(spec.user),
         task: request.task.clone().or(spec.task),
+        tags: request.tags.as_ref().map_or(spec.tags, |tags| tags.iter().cloned().collect()),
         summary: request.summary.clone().unwrap_or(spec.summary),
         max_attempts: terms.max_attempts.or(spec.max_attempts),
         timeouts: terms.timeouts.or(spec.timeouts),

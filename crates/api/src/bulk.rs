@@ -190,7 +190,10 @@ pub async fn begin(app: &App, caller: &Caller, id: String, put: PutBulk) -> Resu
     let now_us = app.now_us();
     let selection = selection(&put.condition, now_us)?;
     let sees = |tenant: &str| caller.reads(tenant);
-    let about = selection.about(&app.store.begin().await?, &app.keys, &sees).await?;
+    let tx = app.store.begin().await?;
+    let selection = selection.narrowed(&tx, &app.keys, &sees).await?;
+    let about = selection.about(&tx, &app.keys, &sees).await?;
+    drop(tx);
     let new = NewOperation {
         id,
         action,

@@ -9,6 +9,7 @@ use turnwise_protocol::{DEFAULT_LIMIT, Job, Jobs, ListOrder, MAX_LIMIT, Types, n
 use turnwise_queue::bulk::Gate as _;
 use turnwise_queue::listing::Order;
 use turnwise_queue::selection::Selection;
+use turnwise_queue::tags::check_tag;
 use turnwise_queue::{Job as QueueJob, jobs as rows, reason_class};
 use turnwise_web::access::Caller;
 use utoipa::IntoParams;
@@ -49,11 +50,14 @@ pub struct ListParams {
     /// Only jobs of this tenant.
     #[param(value_type = Option<names::Name>, nullable = false)]
     pub tenant: Option<String>,
+    /// Only jobs with this tag.
+    #[param(value_type = Option<names::Tag>, nullable = false)]
+    pub tag: Option<String>,
     /// Only jobs that failed, crashed or were cancelled for a reason of this class. `GET /v1/failures` lists classes. A whole reason selects
     /// its class.
     #[param(nullable = false)]
     pub reason_class: Option<String>,
-    /// The order: by default `newest` with `state`, `tenant`, `reason_class` or `where`, otherwise `id`.
+    /// The order: by default `newest` with `state`, `tenant`, `tag`, `reason_class` or `where`, otherwise `id`.
     #[param(inline, nullable = false)]
     pub order: Option<ListOrder>,
     /// Only jobs that meet this condition, in the language of bulk operations.
@@ -115,7 +119,7 @@ impl Cursor {
 
 /// List jobs
 ///
-/// Sorted by type and id, or with `order` by time. A list by `state`, `tenant`, `reason_class` or `where` is sorted by time: the newest first. A job
+/// Sorted by type and id, or with `order` by time. A list by `state`, `tenant`, `tag`, `reason_class` or `where` is sorted by time: the newest first. A job
 /// whose state changes between two pages of a list by time may be missing, or be in both.
 ///
 /// A request reads a bounded number of jobs, so that a page may be short or empty although more jobs follow. Only the last page has no `next`.
@@ -132,6 +136,7 @@ impl ListParams {
     pub fn order(&self) -> ListOrder {
         let is_narrow = self.state.is_some()
             || self.tenant.is_some()
+            || self.tag.is_some()
             || self.reason_class.is_some()
             || self.condition.is_some();
         self.order.unwrap_or(if is_narrow { ListOrder::Newest } else { ListOrder::Id })
@@ -141,6 +146,7 @@ impl ListParams {
     pub fn selects(&self, job: &QueueJob) -> bool {
         self.state.is_none_or(|state| view::state(job) == state)
             && self.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
+            && self.tag.as_ref().is_none_or(|tag| job.tags.contains(tag))
             && self.reason_class.as_ref().is_none_or(|class| job.reason_class().as_ref() == Some(class))
     }
 }
@@ -151,6 +157,7 @@ pub async fn jobs(app: &App, caller: &Caller, mut params: ListParams, text: Opti
     let after = position_text::read(app, caller, params.after.take()).await?;
     check_stated(&params.tenant, |tenant| names::check_name("tenant", tenant))?;
     check_stated(&params.job_type, names::check_type)?;
+    params.tag.as_deref().map_or(Ok(()), |tag| check_tag("tag", tag))?;
     // A class is its own class, so a whole reason selects its class.
     params.reason_class = params.reason_class.as_deref().map(reason_class::of);
     let selection =

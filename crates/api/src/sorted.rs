@@ -111,12 +111,13 @@ async fn wanted(
         Some(state) => Some(BTreeSet::from([state.as_str().to_owned()])),
         None => values(Indexed::State).map(|states| states.into_iter().collect()),
     };
+    let tags = one(&params.tag, Indexed::Tag);
     let class = one(&params.reason_class, Indexed::ReasonClass);
     let class = match class.as_deref() {
         Some([class]) => Some(reason_class::number(class)),
         _ => None,
     };
-    Ok(Some(Wanted { order, types, states, tenants, class, ids: values(Indexed::Id) }))
+    Ok(Some(Wanted { order, types, states, tenants, tags, class, ids: values(Indexed::Id) }))
 }
 
 /// The tenants with jobs that the caller may read, unless it may read all, or they are too many.

@@ -146,7 +146,7 @@ impl Sequence {
 
     /// An event, as clients see it.
     pub fn event(&self, number: u64, event: JobEvent) -> StreamEvent {
-        let JobEvent { event, job_type, id, tenant, task, state, at_us, reason, class } = event;
+        let JobEvent { event, job_type, id, tenant, task, tags, state, at_us, reason, class } = event;
         StreamEvent {
             seq: self.shown(number),
             event,
@@ -154,6 +154,7 @@ impl Sequence {
             id,
             tenant,
             task,
+            tags: tags.into_iter().collect(),
             state,
             at_us,
             reason,

@@ -84,6 +84,7 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
         priority: i32::from(job.priority),
         user: job.spec.user,
         task: job.spec.task,
+        tags: job.spec.tags.into_iter().collect(),
         added_us: job.added_us,
         changed_us: job.changed_us,
         started_us: job.started_us,

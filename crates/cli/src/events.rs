@@ -104,6 +104,7 @@ mod tests {
             id: "a".to_owned(),
             tenant: "acme".to_owned(),
             task: None,
+            tags: Vec::new(),
             state: "failed".to_owned(),
             at_us: 1_790_000_000_123_456,
             reason: Some("no such mailbox".to_owned()),

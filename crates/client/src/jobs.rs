@@ -33,6 +33,8 @@ pub struct ListJobs {
     pub state: Option<State>,
     /// Only jobs of this tenant.
     pub tenant: Option<String>,
+    /// Only jobs with this tag.
+    pub tag: Option<String>,
     /// Only jobs whose reason, why they failed, crashed or were cancelled, is of this class.
     pub reason_class: Option<String>,
     /// Only jobs that meet this condition.
@@ -167,13 +169,14 @@ impl Client {
         self.call(&about(Method::GET, job_type, id, None)?, Repeat::Harmless).await
     }
 
-    /// Jobs in pages: without a condition, state, tenant, reason class and order, sorted by type and id; otherwise the newest first.
+    /// Jobs in pages: without a condition, state, tenant, tag, reason class and order, sorted by type and id; otherwise the newest first.
     pub fn list(&self, which: ListJobs) -> Pages<Jobs, Job> {
-        let ListJobs { job_type, state, tenant, reason_class, condition, order, page } = which;
+        let ListJobs { job_type, state, tenant, tag, reason_class, condition, order, page } = which;
         let request = Request::new(Method::GET, &["jobs"])
             .query("type", job_type)
             .query("state", state.map(State::as_str))
             .query("tenant", tenant)
+            .query("tag", tag)
             .query("reason_class", reason_class)
             .query("where", condition)
             .query("order", order.map(ListOrder::as_str))

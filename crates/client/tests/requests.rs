@@ -134,6 +134,7 @@ async fn a_list_continues_to_the_last_page_across_empty_pages() {
     let which = ListJobs {
         state: Some(State::Failed),
         tenant: Some("a&b".into()),
+        tag: Some("eu".into()),
         page: Some(2),
         ..ListJobs::default()
     };
@@ -146,7 +147,7 @@ async fn a_list_continues_to_the_last_page_across_empty_pages() {
         ids
     });
     let first = fake.next().await;
-    assert_eq!(first.path, "/v1/jobs?state=failed&tenant=a%26b&limit=2");
+    assert_eq!(first.path, "/v1/jobs?state=failed&tenant=a%26b&tag=eu&limit=2");
     first.answer(200, &json!({ "jobs": [], "next": "mail/x y" }));
     let second = fake.next().await;
     assert_eq!(second.path, "/v1/jobs?state=failed&tenant=a%26b&limit=2&after=mail%2Fx+y");

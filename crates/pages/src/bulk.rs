@@ -90,6 +90,7 @@ pub(super) fn condition(
     job_type: Option<&str>,
     state: Option<State>,
     tenant: Option<&str>,
+    tag: Option<&str>,
     text: Option<&str>,
 ) -> Option<String> {
     let mut parts = Vec::new();
@@ -101,6 +102,9 @@ pub(super) fn condition(
     }
     if let Some(tenant) = tenant {
         parts.push(format!("tenant = {}", quoted(tenant)?));
+    }
+    if let Some(tag) = tag {
+        parts.push(format!("tag = {}", quoted(tag)?));
     }
     if let Some(text) = text {
         parts.push(format!("id ~ {}", quoted(&literal(text))?));
@@ -333,18 +337,22 @@ mod tests {
 
     #[test]
     fn a_filter_is_a_condition_whatever_it_contains() {
-        assert_eq!(condition(None, None, None, None).unwrap(), ALL);
-        let all = condition(Some("mail"), Some(State::Failed), Some("acme"), Some("a.b")).unwrap();
-        assert_eq!(all, r#"type = "mail" and state = failed and tenant = "acme" and id ~ "a\.b""#);
+        assert_eq!(condition(None, None, None, None, None).unwrap(), ALL);
+        let all =
+            condition(Some("mail"), Some(State::Failed), Some("acme"), Some("eu"), Some("a.b")).unwrap();
+        assert_eq!(
+            all,
+            r#"type = "mail" and state = failed and tenant = "acme" and tag = "eu" and id ~ "a\.b""#
+        );
         for text in ["a\"b", "'", "\\\"", "a b", "ü", "\\", "x\\y", "(", "[a]{2}", "a and id = b", "$^"] {
-            let made = condition(None, None, None, Some(text)).unwrap();
+            let made = condition(None, None, None, None, Some(text)).unwrap();
             assert!(Selection::parse(&made, 0).is_ok(), "{made}");
             if !text.ends_with('\\') {
-                let made = condition(None, None, Some(text), None).unwrap();
+                let made = condition(None, None, Some(text), None, None).unwrap();
                 assert!(Selection::parse(&made, 0).is_ok(), "{made}");
             }
         }
-        assert_eq!(condition(None, None, Some("\\"), None), None);
+        assert_eq!(condition(None, None, Some("\\"), None, None), None);
         assert_eq!(literal("a\\.ü"), r"a\x5C\.ü");
     }
 }

@@ -141,6 +141,10 @@ fn facts(visit: &Visit, job: &Job, why: &Why, around: &Graph, now_us: i64) -> Ma
             dt { "Type" } dd { bdi { (job.job_type) } }
             @if let Some(task) = &job.task { dt { "Task" } dd { a href=(task_link(&job.job_type, task)) { bdi { (task) } } } }
             dt { "Tenant" } dd { a href=(tenant_link(&job.job_type, &job.tenant)) { bdi { (job.tenant) } } }
+            @if !job.tags.is_empty() {
+                dt { "Tags" }
+                dd { @for tag in &job.tags { a href=(link("/ui/jobs", &[("type", Some(&job.job_type)), ("tag", Some(tag))])) { bdi { (tag) } } " " } }
+            }
             @if let Some(user) = &job.user { dt { "User (stated)" } dd { bdi { (user) } } }
             dt { "Priority" } dd { (job.priority) }
             dt { "Added" } dd { (time(job.added_us)) " (" (ago(job.added_us, now_us)) ")" }

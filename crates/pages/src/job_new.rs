@@ -18,7 +18,8 @@ use super::{jobs, layout};
 
 const PATH: &str = "/ui/jobs/new";
 /// The fields with a place for what is wrong with them.
-const FIELDS: [&str; 8] = ["type", "task", "id", "tenant", "options", "priority", "delay_s", "max_attempts"];
+const FIELDS: [&str; 9] =
+    ["type", "task", "id", "tenant", "tags", "options", "priority", "delay_s", "max_attempts"];
 
 /// The form of a job that runs again with changes.
 pub(super) fn again_link(job_type: &str, id: &str) -> String {
@@ -62,6 +63,7 @@ impl Again {
             ("id", Some(job.id.clone())),
             ("task", job.task.clone()),
             ("tenant", Some(job.tenant.clone())),
+            ("tags", Some(job.tags.join(" "))),
             ("priority", Some(job.priority.to_string())),
             ("options", options.and_then(|(text, is_all)| is_all.then_some(text))),
         ])
@@ -133,6 +135,8 @@ fn request(fields: &Fields) -> Result<NewJob> {
         id,
         task: stated("task"),
         tenant: stated("tenant"),
+        tags: stated("tags")
+            .map(|tags| tags.split([' ', ',']).filter(|tag| !tag.is_empty()).map(str::to_owned).collect()),
         options,
         priority: fields.number("priority")?,
         delay_ms: delay_ms(fields)?,
@@ -234,6 +238,8 @@ fn what(fields: &Fields, again: Option<&Again>, types: &[String], problem: Optio
             }
             (field("tenant", "Tenant", html! { input id="tenant" name="tenant" value=[value("tenant")] maxlength="256" autocomplete="off"; },
                 html! { "Who is charged for it." @if again.is_none() { " Without one, it is yours if you have one tenant, and otherwise " code { "default" } "." } }, about(problem, &["tenant"]).as_deref()))
+            (field("tags", "Tags", html! { input id="tags" name="tags" value=[value("tags")] maxlength="1100" autocomplete="off"; },
+                html! { "Words by which it is found, with spaces between them: at most 16." }, about(problem, &["tags"]).as_deref()))
             (field("options", "Options", html! {
                 textarea id="options" name="options" rows="10" spellcheck="false" placeholder="{\"to\": \"jan@example.org\"}" { (value("options").unwrap_or_default()) }
             }, html! {

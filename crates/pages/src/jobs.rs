@@ -40,6 +40,7 @@ struct Filter<'a> {
     job_type: Option<&'a str>,
     state: Option<State>,
     tenant: Option<&'a str>,
+    tag: Option<&'a str>,
     class: Option<&'a str>,
     condition: Option<&'a str>,
     text: Option<&'a str>,
@@ -49,12 +50,13 @@ struct Filter<'a> {
 impl Filter<'_> {
     /// The jobs with this filter, for an action on all of them.
     fn condition(&self) -> Option<String> {
-        bulk::condition(self.job_type, self.state, self.tenant, self.text)
+        bulk::condition(self.job_type, self.state, self.tenant, self.tag, self.text)
     }
 
     /// The order of the list. A part of an id is searched by id, unless an index by time finds the jobs that may have it.
     fn order(&self) -> ListOrder {
-        let is_indexed = self.state.is_some() || self.tenant.is_some() || self.class.is_some();
+        let is_indexed =
+            self.state.is_some() || [self.tenant, self.tag, self.class].iter().any(Option::is_some);
         let usual = if self.text.is_some() && !is_indexed { ListOrder::Id } else { ListOrder::Newest };
         self.order.unwrap_or(usual)
     }
@@ -67,6 +69,7 @@ impl Filter<'_> {
             ("type", self.job_type),
             ("state", state),
             ("tenant", self.tenant),
+            ("tag", self.tag),
             ("class", self.class),
             ("where", self.condition),
             ("q", self.text),
@@ -83,6 +86,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
         job_type: query.get("type"),
         state: query.word("state")?,
         tenant: query.get("tenant"),
+        tag: query.get("tag"),
         class: query.get("class"),
         condition: query.get("where"),
         text: query.get("q"),
@@ -142,6 +146,7 @@ fn filters(filter: &Filter<'_>, types: &[String], is_queue: bool) -> Markup {
         label { "Tenant" input name="tenant" value=[filter.tenant] maxlength="256" size="16"; }
         label { "Id contains" input name="q" value=[filter.text] maxlength="200" size="14"; }
         @if !is_queue {
+            label { "Tag" input name="tag" value=[filter.tag] maxlength="64" size="12"; }
             label { "Reason class" input name="class" value=[filter.class] maxlength="1000" size="18"; }
             label { "Condition" input name="where" value=[filter.condition] maxlength="4000" size="28" placeholder="task = send and age < 2h"; }
             (choice("Order", "order", orders, Some(filter.order().as_str())))
@@ -156,7 +161,7 @@ async fn all(visit: &Visit, filter: &Filter<'_>, types: &[String]) -> Result<Mar
     let after = visit.query.get("after");
     let Jobs { jobs, next, looked_at } = list(visit, filter, after).await?;
     let looked_at = looked_at.unwrap_or(0);
-    let failures = match (filter.condition, filter.text.or(filter.class), filter.state) {
+    let failures = match (filter.condition, filter.text.or(filter.class).or(filter.tag), filter.state) {
         (None, None, None | Some(State::Failed)) if after.is_none() => {
             let (job_type, tenant) = (filter.job_type, filter.tenant);
             Some(v1::sorted::most_frequent(app, caller, job_type, tenant, MAX_FAILURES).await?)
@@ -250,6 +255,7 @@ async fn list(visit: &Visit, filter: &Filter<'_>, after: Option<&str>) -> Result
             job_type: filter.job_type.map(str::to_owned),
             state: filter.state,
             tenant: filter.tenant.map(str::to_owned),
+            tag: filter.tag.map(str::to_owned),
             reason_class: filter.class.map(str::to_owned),
             order: Some(filter.order()),
             limit: DEFAULT_LIMIT - found.jobs.len(),
@@ -308,6 +314,7 @@ async fn exact(visit: &Visit, filter: &Filter<'_>, id: &str, types: &[String]) -
         let wanted = |job: &Job| {
             filter.state.is_none_or(|state| state == job.state)
                 && filter.tenant.is_none_or(|tenant| tenant == job.tenant)
+                && filter.tag.is_none_or(|tag| job.tags.iter().any(|of| of == tag))
                 && filter.class.is_none()
                 && filter.condition.is_none()
         };

@@ -179,6 +179,7 @@ async fn examples(app: &App, caller: &Caller, job_type: &str, state: State) -> R
         job_type,
         state: Some(state),
         tenant: None,
+        tag: None,
         reason_class: None,
         order: None,
         condition: None,

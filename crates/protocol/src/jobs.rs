@@ -8,7 +8,7 @@ use crate::after::After;
 use crate::answer::answers;
 use crate::filters::Limited;
 use crate::locks::Locks;
-use crate::names::{JobId, JobType, Name, TaskName, WorkerId};
+use crate::names::{JobId, JobType, Name, Tag, TaskName, WorkerId};
 use crate::word::words;
 use crate::workers::LogLevel;
 
@@ -22,6 +22,7 @@ macro_rules! requests {
             "id": "mail-17",
             "tenant": "acme",
             "task": "send_welcome",
+            "tags": ["eu", "nightly"],
             "options": { "to": "jan@example.org" },
             "summary": { "to": "jan@example.org" },
             "max_attempts": 5
@@ -76,6 +77,11 @@ requests! {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<TaskName>)]
     pub task: Option<String>,
+    /// Words by which the job is found: at most 16 of 64 bytes each. They are sorted, and each is kept once. A job that is added again keeps its tags
+    /// unless the request has some, or an empty list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<Tag>>, max_items = 16)]
+    pub tags: Option<Vec<String>>,
     /// The input of the job's handler: any JSON of at most 4 MB, `{}` if it is left out. Everyone who may change the job sees it, without the members that
     /// its type hides (`PUT /v1/types/{type}`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -367,6 +373,9 @@ answers! {
         pub user: Option<String>,
         /// What it does, within its type.
         pub task: Option<String>,
+        /// Its tags, sorted.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub tags: Vec<String>,
         /// When it was added (again), in µs since the Unix epoch.
         pub added_us: i64,
         /// When it last changed its state, in µs.

@@ -49,6 +49,11 @@ pub struct Name(pub String);
 )]
 pub struct TaskName(pub String);
 
+/// A tag: 1 to 64 letters (a to z and A to Z), digits and `_`, `-`, `.`, `:`, `/`, `@`, `+`. A condition needs no quotes around it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = "nightly", min_length = 1, max_length = 64, pattern = r"^[A-Za-z0-9_.:/@+-]+$")]
+pub struct Tag(pub String);
+
 /// A worker's id, assigned by the server. It belongs to one registration, and the server never assigns it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(example = "000643d1a2b3c4d5-9f3a1c5e7b2d4860", pattern = "^[0-9a-f]{16}-[0-9a-f]{16}$")]

@@ -42,6 +42,9 @@ answers! {
         pub tenant: String,
         /// The job's task.
         pub task: Option<String>,
+        /// The job's tags.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub tags: Vec<String>,
         /// The job's state after the event; `removed` if it is removed. Of the states of a job that waits, events know `pending` and `delayed`
         /// only: a blocked, paused, limited or parked job is `delayed`.
         pub state: String,

@@ -418,9 +418,10 @@ pub async fn step(tx: &Transaction, keys: &Keyspace, step: &Step<'_>, now_us: i6
     }
     operation.steps += 1;
     operation.has_changed |= changes > 0;
+    let may_miss = step.selection.may_miss(&operation.at);
     match stopped_at.or(next) {
         Some(at) => operation.at = at,
-        None if step.selection.may_miss() && operation.has_changed && operation.passes + 1 < MAX_PASSES => {
+        None if may_miss && operation.has_changed && operation.passes + 1 < MAX_PASSES => {
             operation.passes += 1;
             (operation.at, operation.has_changed) = (Position::default(), false);
         }

@@ -19,7 +19,7 @@
 //!
 //! *Bounds.* Numbered events are kept for a time, and up to a number ([`prune`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -64,6 +64,9 @@ pub struct JobEvent {
     /// The job's task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<String>,
+    /// The job's tags.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub tags: BTreeSet<String>,
     /// The job's state after the event, or `removed`.
     pub state: String,
     /// When it happened, in µs.
@@ -115,6 +118,8 @@ struct Line<'a> {
     tenant: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a str>,
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    tags: &'a BTreeSet<String>,
     state: &'a str,
     at_us: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -160,9 +165,9 @@ fn append(
     reason: Option<&str>,
 ) -> Result<()> {
     let reason = reason.map(|reason| &reason[..reason.floor_char_boundary(MAX_EVENT_REASON_BYTES)]);
-    let (Job { job_type, id, .. }, tenant) = (job, &job.tenant);
+    let (Job { job_type, id, .. }, tenant, tags) = (job, &job.tenant, &job.tags);
     let (task, class) = (job.task.as_deref(), reason.and(job.error_class.as_deref()));
-    let line = encode(&Line { event, job_type, id, tenant, task, state, at_us, reason, class });
+    let line = encode(&Line { event, job_type, id, tenant, task, tags, state, at_us, reason, class });
     tx.append(&keys.event_in(), &line)?;
     Ok(tx.set_versionstamp(keys.event_wake())?)
 }

@@ -13,10 +13,10 @@ use crate::stored_result::StoredResult;
 use crate::timeouts::Deadline;
 
 /// Largest history, in bytes; the oldest entries are dropped first.
-const MAX_HISTORY_BYTES: usize = 24_000;
+const MAX_HISTORY_BYTES: usize = 23_000;
 /// Largest history of a job that locks or has places in buckets. Its record also has the locks that it declares, declares
 /// for its next run, and holds, each of up to [`MAX_LOCKS_BYTES`](crate::locks::MAX_LOCKS_BYTES). It has up to eleven names of buckets.
-const MAX_HISTORY_BESIDE_LOCKS_BYTES: usize = 9_000;
+const MAX_HISTORY_BESIDE_LOCKS_BYTES: usize = 8_400;
 /// Size of an event without its reason, in bytes.
 const EVENT_BYTES: usize = 48;
 /// Longest stored reason, in bytes; longer ones are cut.

@@ -22,7 +22,7 @@ use crate::transition::{self, move_to, place_from};
 pub use crate::types_with_jobs::types_after;
 use crate::{
     Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, events, lifetimes,
-    output, read_pieces, read_small_pieces, reads, write_pieces,
+    output, read_pieces, read_small_pieces, reads, tags, write_pieces,
 };
 
 /// Rows that a listing reads per batch; all batches read the same snapshot.
@@ -97,6 +97,7 @@ async fn put(
     let Some(mut job) = old else {
         let mut job = create(new, now_us);
         set_options(tx, keys, &mut job, &new.options)?;
+        tags::write(tx, keys, &job)?;
         let added = begin(tx, keys, &mut job, new, now_us).await?;
         write_job(tx, keys, &job)?;
         return Ok(added);
@@ -113,7 +114,7 @@ async fn put(
         _ => {
             transition::leave(tx, keys, &job)?;
             dependencies::leave(tx, keys, &mut job).await?;
-            change(&mut job, new);
+            change(tx, keys, &mut job, new)?;
             set_options(tx, keys, &mut job, &new.options)?;
             begin(tx, keys, &mut job, new, now_us).await?
         }
@@ -166,7 +167,7 @@ async fn add_to_waiting(
     match leaves {
         true => {
             transition::leave(tx, keys, job)?;
-            change(job, new);
+            change(tx, keys, job, new)?;
         }
         false => change_in_place(tx, keys, job, new)?,
     }
@@ -253,14 +254,15 @@ fn create(new: &NewJob, now_us: i64) -> Job {
 fn change_in_place(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob) -> Result<()> {
     // Counts are by tenant.
     counts::leave(tx, keys, job)?;
-    change(job, new);
+    change(tx, keys, job, new)?;
     counts::enter(tx, keys, job, &job.place)?;
     // So is what the row of its place says.
     transition::rewrite_row(tx, keys, job)
 }
 
 /// Copies what a request states to a job. Declared locks apply from the next run on.
-fn change(job: &mut Job, new: &NewJob) {
+fn change(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob) -> Result<()> {
+    tags::change(tx, keys, job, &new.spec)?;
     let mut spec = new.spec.clone();
     if let Place::Active(run) = &mut job.place {
         let next = mem::replace(&mut spec.locks, mem::take(&mut job.spec.locks));
@@ -268,6 +270,7 @@ fn change(job: &mut Job, new: &NewJob) {
     }
     job.spec = spec;
     job.priority = new.priority.unwrap_or(job.priority);
+    Ok(())
 }
 
 fn set_options(tx: &Transaction, keys: &Keyspace, job: &mut Job, options: &RawValue) -> Result<()> {
@@ -622,6 +625,7 @@ pub(crate) fn erase(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> 
     lifetimes::clear(tx, keys, job)?;
     transition::leave(tx, keys, job)?;
     events::removed(tx, keys, job)?;
+    tags::clear(tx, keys, job)?;
     tx.clear(keys.job(&job.job_type, &job.id))?;
     output::clear(tx, keys, job)?;
     Ok(tx.clear_range(keys.options(&job.job_type, &job.id))?)

@@ -74,6 +74,7 @@ pub mod secrets;
 pub mod selection;
 mod spec;
 mod stored_result;
+pub mod tags;
 pub mod tasks;
 pub mod tenants;
 mod terms;

@@ -11,6 +11,9 @@
 //! out. A request reads at most [`MAX_ROWS`] rows of indices and [`MAX_RECORDS`]
 //! records. Then its page ends where it has come, although it may have found few jobs.
 //!
+//! *Tags.* If up to [`MAX_RECORDS`] jobs have a wanted tag, their records are read and sorted, and no other index is. If more have it, the
+//! merge finds many of them soon, and their records are tested.
+//!
 //! *Skipped without a record.* Rows of most indices state the tenant and the class of the reason, so rows of other tenants cost little.
 //!
 //! A job whose state changes between two pages may be missing, or be in both.
@@ -70,6 +73,8 @@ pub struct Wanted {
     pub states: Option<BTreeSet<String>>,
     /// The tenants; `None` means all.
     pub tenants: Option<Vec<String>>,
+    /// The tags, of which a job has one; `None` means any, or none.
+    pub tags: Option<Vec<String>>,
     /// The number of the class of the reason; `None` means any, or none.
     pub class: Option<u32>,
     /// The ids; `None` means all.
@@ -278,6 +283,7 @@ impl Wanted {
         let class = || job.reason_class().map(|class| reason_class::number(&class));
         self.has_tenant(&job.tenant)
             && states(job).iter().any(|state| self.has_state(state))
+            && self.tags.as_ref().is_none_or(|tags| tags.iter().any(|tag| job.tags.contains(tag)))
             && (self.class.is_none() || class() == self.class)
     }
 

@@ -7,6 +7,7 @@
 //! reports them).
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::mem;
 
 use serde::de::Error as _;
@@ -80,6 +81,7 @@ record! {
     @spec tenant: String;
     @spec user: Option<String>, unless "Option::is_none";
     @spec task: Option<String>, unless "Option::is_none";
+    @spec tags: BTreeSet<String>, unless "is_default";
     @spec continuous: bool, unless "is_default";
     /// By default, the time of the latest event `added`.
     added_us: Option<i64>, unless "Option::is_none";
@@ -463,7 +465,7 @@ mod tests {
     #[test]
     fn the_bytes_of_a_row_are_the_same_after_it_is_read_and_written() {
         let row = [
-            r#"{"state":"pending","order_us":3,"tenant":"t","user":"u","continuous":true,"awaited":8,"reasons":["r"],"#,
+            r#"{"state":"pending","order_us":3,"tenant":"t","user":"u","tags":["a","b"],"continuous":true,"awaited":8,"reasons":["r"],"#,
             r#""refused":"no","class":-3,"priority":1.5,"locks":{"node":{"exclusive":["n"]}},"crashes":1,"attempts":2,"#,
             r#""max_attempts":4,"timeouts":{"run_us":5},"ended_claim":["w",4],"history":[[5,"added"]],"#,
             r#""summary":{"s": 1},"info":1,"result":{ },"forgets_options":true,"#,

@@ -13,6 +13,7 @@
 //! | `running`, `waiting` | the active rows |
 //! | `completed`, `failed`, `cancelled` | the partitions of these states, and of the tenants and the reason classes |
 //! | none of these, or `limited` | all records of the type |
+//! | tags | the rows of these tags, and of the tenants, instead of one of the last five if they are fewer ([`Selection::narrowed`]) |
 //!
 //! Queues are read from their tails, everything else in the order of its keys.
 //!
@@ -66,6 +67,12 @@ pub struct Selection {
     /// The types, sorted; `None` means all.
     types: Option<Vec<String>>,
     sources: Vec<Source>,
+    /// The rows of the tags that the condition names, if it names few.
+    tagged: Vec<Source>,
+    /// A search reads these rows.
+    by_tags: bool,
+    /// The tenants whose rows of tags are read; `None` means all.
+    tenants: Option<BTreeSet<String>>,
 }
 
 /// Where jobs of a type are found.
@@ -89,6 +96,8 @@ pub(crate) enum Source {
     Active,
     /// The jobs in some partitions of those that have ended.
     Ended(RangeInclusive<u16>),
+    /// The jobs with a tag, of one tenant if there is a name.
+    Tagged(String, Option<String>),
 }
 
 /// A position of a search: after a row of a source of a type. The default is the beginning.
@@ -103,6 +112,9 @@ pub struct Position {
     /// The key of the last row of the source that was read, in hexadecimal digits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     after: Option<String>,
+    /// The source is one of those by tags.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    by_tags: bool,
 }
 
 /// A part of a search.
@@ -127,21 +139,33 @@ impl Selection {
             Some([class]) => Some(reason_class::number(class)),
             _ => None,
         };
-        let sources = match (few(names(Indexed::Id)), condition.values(Indexed::State)) {
+        let (ids, tenants) = (few(names(Indexed::Id)), few(names(Indexed::Tenant)));
+        let tagged = match few(names(Indexed::Tag)) {
+            Some(tags) if ids.is_none() => sources_of_tags(&tags, tenants.as_deref()),
+            _ => Vec::new(),
+        };
+        let sources = match (ids, condition.values(Indexed::State)) {
             (Some(ids), _) => ids.into_iter().map(Source::Record).collect(),
             (None, Some(states)) => {
-                let sources = sources_of(&states, few(names(Indexed::Tenant)).as_deref(), class);
+                let sources = sources_of(&states, tenants.as_deref(), class);
                 sources.unwrap_or_else(|| vec![Source::Records])
             }
             (None, None) => vec![Source::Records],
         };
         let types = names(Indexed::Type);
-        Ok(Selection { condition, now_us, types, sources })
+        let by_tags = !tagged.is_empty() && sources == [Source::Records];
+        Ok(Selection { condition, now_us, types, sources, tagged, by_tags, tenants: None })
     }
 
     /// All jobs of these sources.
     pub(crate) fn of_sources(types: Option<Vec<String>>, sources: Vec<Source>) -> Selection {
-        Selection { condition: Condition::always(), now_us: 0, types, sources }
+        let (tagged, by_tags, tenants) = (Vec::new(), false, None);
+        Selection { condition: Condition::always(), now_us: 0, types, sources, tagged, by_tags, tenants }
+    }
+
+    /// Whether a search that is at this position reads the rows of tags.
+    fn reads_tags(&self, at: &Position) -> bool {
+        if at.job_type.is_some() { at.by_tags } else { self.by_tags }
     }
 
     /// How many jobs to look at where it would be `most` without patterns: fewer, the more they cost.
@@ -164,8 +188,12 @@ impl Selection {
     }
 
     /// Whether a job may change its place between the sources, or within one, while it meets the condition, so that a search
-    /// may miss it.
-    pub fn may_miss(&self) -> bool {
+    /// that is at this position may miss it.
+    pub fn may_miss(&self, at: &Position) -> bool {
+        // What a row of a tag says stays the same while the job waits, runs and ends.
+        if self.reads_tags(at) {
+            return false;
+        }
         let is_stable = |source: &Source| {
             !matches!(source, Source::QueueOf(_) | Source::Queues | Source::Delayed | Source::Active)
         };
@@ -203,6 +231,7 @@ impl Selection {
                 tenant: &job.tenant,
                 user: job.user.as_deref(),
                 task: job.task.as_deref(),
+                tags: &job.tags,
                 reasons: &reasons,
                 added_us: job.added_us,
                 option: &option,
@@ -229,20 +258,21 @@ impl Selection {
         from: &Position,
         limit: usize,
     ) -> Result<Page> {
-        let mut at = from.clone();
+        let mut at = Position { by_tags: self.reads_tags(from), ..from.clone() };
+        let sources = if at.by_tags { &self.tagged } else { &self.sources };
         let mut jobs = Vec::new();
         for _ in 0..MAX_READS {
             let job_type = match &at.job_type {
-                Some(job_type) if at.source < self.sources.len() => job_type.clone(),
+                Some(job_type) if at.source < sources.len() => job_type.clone(),
                 before => match self.type_after(tx, keys, before.as_deref()).await? {
                     Some(next) => {
-                        at = Position { job_type: Some(next.clone()), source: 0, after: None };
+                        at = Position { job_type: Some(next.clone()), source: 0, after: None, ..at };
                         next
                     }
                     None => return Ok(Page { jobs, next: None }),
                 },
             };
-            let Some(source) = self.sources.get(at.source) else {
+            let Some(source) = sources.get(at.source) else {
                 return Ok(Page { jobs, next: None });
             };
             let (mut begin, mut end) = source.range(keys, &job_type);
@@ -256,12 +286,22 @@ impl Selection {
             }
             let left = limit - jobs.len();
             let read = RangeRead { begin, end, limit: left, reverse };
-            let rows = tx.range_with(read, Isolation::Snapshot).await?;
+            let mut rows = tx.range_with(read, Isolation::Snapshot).await?;
             let found = rows.len();
             if let Some((key, _)) = rows.last() {
                 at.after = Some(hex(key));
             }
-            source.jobs(tx, keys, &job_type, rows, &at, &mut jobs).await?;
+            if let (Source::Tagged(..), Some(tenants)) = (source, &self.tenants) {
+                let of =
+                    |key: &Bytes| keys.parse_tagged(key).is_ok_and(|(tenant, _)| tenants.contains(&tenant));
+                rows.retain(|(key, _)| of(key));
+            }
+            let mut next = Vec::with_capacity(rows.len());
+            source.jobs(tx, keys, &job_type, rows, &at, &mut next).await?;
+            // A job with several of the tags is found by the first one.
+            let is_known =
+                |job: &Job| sources[..at.source].iter().any(|before| before.has_other_tag(source, job));
+            jobs.extend(next.into_iter().filter(|(_, job)| !is_known(job)));
             if found == left {
                 break;
             }
@@ -288,6 +328,16 @@ impl Selection {
 /// The values of a field of which a job that meets a condition has one.
 fn names(condition: &Condition, field: Indexed) -> Option<Vec<String>> {
     Some(condition.values(field)?.into_iter().map(str::to_owned).collect())
+}
+
+/// The sources of jobs with one of these tags.
+fn sources_of_tags(tags: &[String], tenants: Option<&[String]>) -> Vec<Source> {
+    let tenants = tenants.filter(|tenants| tags.len() * tenants.len() <= MAX_NAMES);
+    let of_tag = |tag: &String| match tenants {
+        Some(tenants) => tenants.iter().map(|of| Source::Tagged(tag.clone(), Some(of.clone()))).collect(),
+        None => vec![Source::Tagged(tag.clone(), None)],
+    };
+    tags.iter().flat_map(of_tag).collect()
 }
 
 /// The sources of jobs in these states; `None` if there is no index for one of them.
@@ -334,8 +384,18 @@ impl Source {
         matches!(self, Source::QueueOf(_) | Source::Queues)
     }
 
+    /// Whether it has the jobs with another tag than that of `source`, and the job has this tag.
+    fn has_other_tag(&self, source: &Source, job: &Job) -> bool {
+        match (self, source) {
+            (Source::Tagged(other, _), Source::Tagged(tag, _)) => other != tag && job.tags.contains(other),
+            _ => false,
+        }
+    }
+
     pub(crate) fn range(&self, keys: &Keyspace, job_type: &str) -> KeyRange {
         match self {
+            Source::Tagged(tag, Some(tenant)) => keys.tagged_of(job_type, tag, tenant),
+            Source::Tagged(tag, None) => keys.tagged(job_type, tag),
             Source::Record(id) => {
                 let key = keys.job(job_type, id);
                 (key.clone(), successor(&key))
@@ -360,6 +420,7 @@ impl Source {
             Source::Paused => keys.parse_paused(key)?.2,
             Source::Active => keys.parse_active(key)?.1,
             Source::Ended(_) => keys.parse_ended(key)?.id,
+            Source::Tagged(..) => keys.parse_tagged(key)?.1,
         })
     }
 
@@ -427,7 +488,8 @@ mod tests {
     use super::*;
 
     fn sources(text: &str) -> Vec<Source> {
-        Selection::parse(text, 0).unwrap().sources
+        let Selection { sources, tagged, by_tags, .. } = Selection::parse(text, 0).unwrap();
+        if by_tags { tagged } else { sources }
     }
 
     #[test]
@@ -441,6 +503,8 @@ mod tests {
     #[test]
     fn a_condition_is_searched_through_its_narrowest_index() {
         let of = |tenant: &str| Source::QueueOf(tenant.to_owned());
+        let tagged =
+            |tag: &str, tenant: Option<&str>| Source::Tagged(tag.to_owned(), tenant.map(str::to_owned));
         for (text, expected) in [
             ("", vec![Source::Records]),
             ("tenant = acme", vec![Source::Records]),
@@ -458,6 +522,13 @@ mod tests {
             ("state = failed or tenant = a", vec![Source::Records]),
             ("not state = failed", vec![Source::Records]),
             ("id = a and state = failed", vec![Source::Record("a".to_owned())]),
+            ("tag in (eu, us) and age > 2d", vec![tagged("eu", None), tagged("us", None)]),
+            ("tag = eu and tenant in (a, b)", vec![tagged("eu", Some("a")), tagged("eu", Some("b"))]),
+            ("tag = eu and id = a", vec![Source::Record("a".to_owned())]),
+            ("tag != eu", vec![Source::Records]),
+            ("tag = eu or tenant = a", vec![Source::Records]),
+            // `narrowed` decides.
+            ("tag = eu and state = running", vec![Source::Active]),
         ] {
             assert_eq!(sources(text), expected, "{text}");
         }
@@ -470,8 +541,10 @@ mod tests {
             ("state = pending", true),
             ("state = running", true),
             ("state in (blocked, failed)", true),
+            ("tag in (eu, us)", false),
         ] {
-            assert_eq!(Selection::parse(text, 0).unwrap().may_miss(), may_miss, "{text}");
+            let selection = Selection::parse(text, 0).unwrap();
+            assert_eq!(selection.may_miss(&Position::default()), may_miss, "{text}");
         }
     }
 }

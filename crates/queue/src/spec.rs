@@ -1,5 +1,6 @@
 //! What a client states of a job: its [`JobSpec`], and the [`NewJob`] with which it is added.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
 
@@ -23,9 +24,13 @@ pub const MAX_ID_BYTES: usize = 512;
 pub const MAX_NAME_BYTES: usize = 512;
 /// Longest name of a task, in bytes.
 pub const MAX_TASK_BYTES: usize = 64;
+/// The most tags of a job.
+pub const MAX_TAGS: usize = 16;
+/// Longest tag, in bytes.
+pub const MAX_TAG_BYTES: usize = 64;
 /// Largest options, in bytes. Large options are stored in pieces, so that no value exceeds the store's limit.
 pub const MAX_OPTIONS_BYTES: usize = 4 << 20;
-/// Largest summary, info or result, in bytes. A record has all three (36 kB), inline options (8 kB), and a history of 24 kB
+/// Largest summary, info or result, in bytes. A record has all three (36 kB), inline options (8 kB), tags (1 kB), and a history of 23 kB
 /// that JSON's escapes may double. Together they stay below the store's 100 kB for a value.
 pub const MAX_INFO_BYTES: usize = 12 << 10;
 /// The priority that runs first.
@@ -49,6 +54,8 @@ pub struct JobSpec {
     pub user: Option<String>,
     /// What it does, within its type ([`crate::tasks`]).
     pub task: Option<String>,
+    /// Words by which it is found ([`crate::tags`]): at most [`MAX_TAGS`].
+    pub tags: BTreeSet<String>,
     /// It never ends by itself: it may be preempted for another job, and continues later.
     pub continuous: bool,
     /// Why it was added: filters read this, and some reasons state a limit ([`concurrency::of_reason`]). At most
@@ -80,6 +87,7 @@ impl Default for JobSpec {
             tenant: DEFAULT_TENANT.to_owned(),
             user: None,
             task: None,
+            tags: BTreeSet::new(),
             continuous: false,
             reasons: Vec::new(),
             locks: Requests::default(),
@@ -125,6 +133,11 @@ impl JobSpec {
             check_name("user", user, MAX_NAME_BYTES)?;
         }
         self.task.as_deref().map_or(Ok(()), check_task)?;
+        if self.tags.len() > MAX_TAGS {
+            let problem = format!("has {} words; at most {MAX_TAGS} are allowed", self.tags.len());
+            return Err(Error::Invalid { field: "tags", problem });
+        }
+        self.tags.iter().try_for_each(|tag| check_tag("tags", tag))?;
         check_size("summary", &self.summary, MAX_INFO_BYTES)?;
         if !self.locks.is_none() {
             check_requests(&self.locks)?;
@@ -248,6 +261,22 @@ pub(crate) fn check_priority(priority: i8) -> Result<()> {
 
 pub(crate) fn check_task(task: &str) -> Result<()> {
     check_name("task", task, MAX_TASK_BYTES)
+}
+
+/// Whether a word may be a tag. Conditions name such words without quotes.
+///
+/// # Errors
+/// `Invalid` with the field.
+pub fn check_tag(field: &'static str, tag: &str) -> Result<()> {
+    check_name(field, tag, MAX_TAG_BYTES)?;
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.:/@+".contains(c);
+    if tag.chars().all(is_allowed) {
+        return Ok(());
+    }
+    Err(Error::Invalid {
+        field,
+        problem: "may have letters a to z and A to Z, digits and _ - . : / @ + only".to_owned(),
+    })
 }
 
 pub(crate) fn check_name(field: &'static str, name: &str, limit: usize) -> Result<()> {

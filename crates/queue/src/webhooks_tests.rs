@@ -221,6 +221,7 @@ fn deliveries_are_not_delivered_and_secrets_are_not_shown() {
         id: "a".to_owned(),
         tenant: "acme".to_owned(),
         task: None,
+        tags: std::collections::BTreeSet::new(),
         state: "failed".to_owned(),
         at_us: NOW_US,
         reason: None,

@@ -17,6 +17,7 @@ use turnwise_store::{Limits, Store, Transaction};
 
 const JOBS: [&str; 5] = ["a", "b", "c", "d", "e"];
 const TENANTS: [&str; 3] = ["x", "y", "z"];
+const TAGS: [&str; 3] = ["eu", "nightly", "us"];
 const WORKERS: [&str; 3] = ["u", "v", "w"];
 const SEEDS: u64 = 60;
 const STEPS: i64 = 150;
@@ -153,6 +154,8 @@ impl Walk {
         new.not_before_us = self.rng.random_bool(0.3).then_some(now_us + 5);
         new.spec.max_attempts = self.rng.random_bool(0.3).then_some(1);
         new.spec.tenant = tenant.into();
+        new.spec.tags =
+            TAGS.iter().filter(|_| self.rng.random_bool(0.3)).map(|tag| (*tag).to_owned()).collect();
         new.spec.continuous = self.rng.random_bool(0.5);
         if self.rng.random_bool(0.5) {
             new.after = after;

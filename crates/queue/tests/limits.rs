@@ -16,6 +16,7 @@ use turnwise_queue::concurrency;
 use turnwise_queue::dependencies::{self, After, MAX_AFTER};
 use turnwise_queue::jobs::{self, Added};
 use turnwise_queue::locks::{Asked, LockAt, Spot, has_room};
+use turnwise_queue::tags::{MAX_TAG_BYTES, MAX_TAGS};
 use turnwise_queue::tasks::Tasks;
 use turnwise_queue::{
     Claim, Context, Error, NewJob, Parked, Result, RunKey, State, filters, locks, parking, workers,
@@ -45,8 +46,10 @@ fn long(id: &str) -> String {
 
 /// A job whose record is as large as possible when it is added.
 fn fat(id: &str) -> NewJob {
-    NewJob { options: large(8_000), ..new(id) }
-        .with(|spec| (spec.summary, spec.user) = (large(12_000), Some(long("u"))))
+    NewJob { options: large(8_000), ..new(id) }.with(|spec| {
+        (spec.summary, spec.user) = (large(12_000), Some(long("u")));
+        spec.tags = (0..MAX_TAGS).map(|n| format!("{n:x<MAX_TAG_BYTES$}")).collect();
+    })
 }
 
 fn after(ids: impl IntoIterator<Item = String>) -> Vec<After> {

@@ -45,6 +45,12 @@ impl World {
             let id = format!("{:03}", (n * 37) % 120);
             let mut new = NewJob::new(job_type, &id, json("{}"));
             new.spec.tenant = format!("t{}", (n / 10 + n) % 3);
+            new.spec.tags = ["eu", "us"]
+                .iter()
+                .zip([3, 4])
+                .filter(|(_, of)| n % of == 0)
+                .map(|(tag, _)| (*tag).to_owned())
+                .collect();
             new.priority = i8::try_from(n % 4 - 1).ok();
             // Several jobs have the same time.
             let at_us = 10_000 + n / 4 * 10;
@@ -157,7 +163,7 @@ fn time_of(job: &Job) -> i64 {
 }
 
 fn wanted(order: Order) -> Wanted {
-    Wanted { order, types: None, states: None, tenants: None, class: None, ids: None }
+    Wanted { order, types: None, states: None, tenants: None, tags: None, class: None, ids: None }
 }
 
 #[tokio::test]
@@ -173,12 +179,19 @@ async fn every_list_has_the_jobs_in_the_order_of_their_times() {
         }
         for state in [None].into_iter().chain(states.map(Some)) {
             for tenants in [None, Some(vec!["t1".to_owned()]), Some(vec!["t0".to_owned(), "b".to_owned()])] {
-                for class in [None, Some("HTTP 503"), Some("timeout after N ms")] {
+                for (class, tags) in [
+                    (None, None),
+                    (Some("HTTP 503"), None),
+                    (Some("timeout after N ms"), None),
+                    (None, Some(vec!["eu".to_owned()])),
+                    (Some("HTTP 503"), Some(vec!["eu".to_owned(), "us".to_owned()])),
+                ] {
                     for types in [None, Some(vec![T.to_owned()])] {
                         let wanted = Wanted {
                             types: types.clone(),
                             states: state.map(|state| BTreeSet::from([state.to_owned()])),
                             tenants: tenants.clone(),
+                            tags: tags.clone(),
                             class: class.map(reason_class::number),
                             ..wanted(order)
                         };
@@ -193,6 +206,9 @@ async fn every_list_has_the_jobs_in_the_order_of_their_times() {
                                 && state.is_none_or(|state| state == name)
                                 && types.as_ref().is_none_or(|types| types.contains(&job.job_type))
                                 && tenants.as_ref().is_none_or(|tenants| tenants.contains(&job.tenant))
+                                && tags
+                                    .as_ref()
+                                    .is_none_or(|tags| tags.iter().any(|tag| job.tags.contains(tag)))
                                 && class.is_none_or(|class| job.reason_class().as_deref() == Some(class))
                         };
                         let expected: Vec<_> = all
@@ -251,6 +267,45 @@ async fn a_search_for_few_jobs_among_many_ends_at_a_bound_and_continues() {
         (listing.next(10).await.unwrap().len(), listing.looked_at(), listing.position()),
         (0, 1, None)
     );
+}
+
+#[tokio::test]
+async fn a_list_by_tag_reads_the_jobs_with_the_tag_unless_they_are_many() {
+    let world = World::with_limits(Limits::DEFAULT).await;
+    for batch in 0..5_i64 {
+        world
+            .unchecked(async |tx, keys| {
+                for n in 0..1_000 {
+                    let mut new = NewJob::new(T, &format!("{batch}-{n:04}"), json("{}"));
+                    new.not_before_us = Some(1_000_000 + n * 10 + batch);
+                    let tags = ["many", "few"].iter().zip([n % 2 == 0, n % 500 == 3]).filter(|(_, has)| *has);
+                    new.spec.tags = tags.map(|(tag, _)| (*tag).to_owned()).collect();
+                    jobs::add(tx, keys, &new, 10).await?;
+                }
+                Ok(())
+            })
+            .await
+            .unwrap();
+    }
+    let by = |tag: &str| Wanted { tags: Some(vec![tag.to_owned()]), ..wanted(Order::Newest) };
+    let few = by("few");
+    let (tx, from) = (world.tx().await, Cursor::default());
+    let mut listing = Listing::open(&tx, &world.keys, &few, &|_| true, &from).await.unwrap();
+    let mut found = Vec::new();
+    loop {
+        match listing.next(100).await.unwrap() {
+            jobs if jobs.is_empty() => break,
+            jobs => found.extend(jobs.into_iter().map(|(_, job)| job.id)),
+        }
+    }
+    assert_eq!(
+        (found.join(" ").as_str(), listing.looked_at()),
+        ("4-0503 3-0503 2-0503 1-0503 0-0503 4-0003 3-0003 2-0003 1-0003 0-0003", 10)
+    );
+    // These are more than one request reads.
+    let many = world.listed(&by("many"), 1_000).await;
+    assert_eq!((many.len(), many[0].1.as_str(), many[2_499].1.as_str()), (2_500, "4-0998", "0-0000"));
+    assert_eq!(many.iter().collect::<BTreeSet<_>>().len(), 2_500);
 }
 
 #[tokio::test]

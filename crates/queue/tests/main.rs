@@ -18,5 +18,6 @@ mod output;
 mod parking;
 mod priorities;
 mod state_machine;
+mod tags;
 mod tasks;
 mod tenants;

@@ -186,7 +186,7 @@ async fn a_log_keeps_its_last_lines_and_counts_the_others() {
     for n in 0..1_100 {
         world
             .unchecked(async |tx, keys| {
-                let report = Report { info: None, log: &[line(n.to_string())] };
+                let report = Report { log: &[line(n.to_string())], ..Report::default() };
                 claims::report(tx, keys, RunKey::new(T, "a", &claim), report, 4).await
             })
             .await

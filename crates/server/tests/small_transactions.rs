@@ -37,13 +37,22 @@ fn document(id: &str, bytes: usize) -> Value {
 #[tokio::test]
 async fn a_thousand_jobs_are_added_at_once() {
     let (_folder, server) = server().await;
-    let jobs: Vec<Value> = (0..1_000).map(|n| json!({ "type": "t", "id": format!("{n:04}") })).collect();
+    // Each with as many tags as possible: each of them is a row.
+    let tags: Vec<String> = (0..16).map(|n| format!("tag-{n}")).collect();
+    let job = |n| json!({ "type": "t", "id": format!("{n:04}"), "tags": tags });
+    let jobs: Vec<Value> = (0..1_000).map(job).collect();
     let added = server.post("/v1/jobs", &json!({ "jobs": jobs })).await;
     assert_eq!(added.status, 200, "{added:?}");
     let kinds: Vec<&Value> = added.body["jobs"].as_array().unwrap().iter().map(|job| &job["added"]).collect();
     assert_eq!(kinds, vec!["queued"; 1_000]);
     let again = server.post("/v1/jobs", &json!({ "jobs": jobs })).await;
     assert_eq!(again.body["jobs"][999], json!({ "type": "t", "id": "0999", "added": "exists" }));
+    let tagged = server.get("/v1/jobs?tag=tag-15&order=oldest&limit=1000").await.body;
+    assert_eq!(tagged["jobs"].as_array().unwrap().len(), 1_000);
+    let remove = json!({ "action": "remove", "where": "tag = tag-0" });
+    assert_eq!(server.put("/v1/bulk/remove", &remove).await.status, 201);
+    let removed = server.poll("/v1/bulk/remove", |bulk| bulk["state"] != "running").await;
+    assert_eq!((&removed["changed"], &removed["state"]), (&json!(1_000), &json!("done")), "{removed}");
 }
 
 #[tokio::test]

@@ -51,7 +51,7 @@ async fn until_done(caller: &As<'_>, path: &str) -> Value {
 
 async fn fill(admin: &As<'_>, tenant: &str, worker: &str) {
     let add = async |id: &str, more: Value| {
-        let mut job = json!({"id": format!("{tenant}-{id}"), "tenant": tenant, "summary": {"for": tenant}, "user": tenant});
+        let mut job = json!({"id": format!("{tenant}-{id}"), "tenant": tenant, "summary": {"for": tenant}, "user": tenant, "tags": ["shared", tenant]});
         job.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         ok(admin, "POST", "/v1/jobs/t", &job).await;
     };
@@ -104,6 +104,10 @@ fn reads(name: &str) -> Vec<String> {
         "/v1/jobs?state=pending",
         "/v1/jobs?state=failed",
         "/v1/jobs?order=newest",
+        "/v1/jobs?tag=shared",
+        "/v1/jobs?tag=shared&order=id",
+        "/v1/matching?where=tag+%3D+shared",
+        "/v1/jobs?where=tag+in+(shared,+other)+and+state+%3D+pending",
         "/v1/jobs?order=oldest&limit=3",
         "/v1/failures",
         "/v1/failures?type=t",
@@ -139,6 +143,9 @@ fn reads(name: &str) -> Vec<String> {
     paths.push(format!("/v1/jobs?tenant={name}"));
     paths.push(format!("/v1/jobs?tenant={name}&order=id"));
     paths.push(format!("/v1/jobs?state=failed&reason_class=error+of+{name}"));
+    paths.push(format!("/v1/jobs?tag={name}"));
+    paths.push(format!("/v1/jobs?where=tag+~+{name}"));
+    paths.push(format!("/v1/matching?where=tag+%3D+{name}"));
     paths.push(format!("/v1/failures?tenant={name}"));
     paths.push(format!("/v1/locks?level=node&name={name}"));
     paths.push(format!("/v1/jobs?where=tenant+%3D+{name}"));

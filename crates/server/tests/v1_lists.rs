@@ -114,3 +114,76 @@ async fn failures_are_counted_by_reason_and_lead_to_their_jobs() {
     let by_condition = html(&server, "/ui/jobs?where=tenant+%3D+beta+and+state+%3D+completed").await;
     assert!(by_condition.contains("id=b\"") && !by_condition.contains("id=c\""), "{by_condition}");
 }
+
+#[tokio::test]
+async fn jobs_are_found_by_their_tags() {
+    let server = TestServer::start().await;
+    let since = server.get("/v1/events?wait_ms=0").await.body["next"].as_str().unwrap().to_owned();
+    let tagged = |id: &str, tags: Value| json!({"type": "mail", "id": id, "tags": tags});
+    let added = json!({"jobs": [
+        tagged("a", json!(["nightly", "eu", "nightly"])),
+        tagged("b", json!(["us"])),
+        tagged("c", json!([])),
+        {"type": "sms", "id": "d", "tags": ["eu", "us"], "delay_ms": 3_600_000},
+    ]});
+    assert_eq!(server.post("/v1/jobs", &added).await.status, 200);
+    let job = server.get("/v1/jobs/mail/a").await.body;
+    assert_eq!(job["tags"], json!(["eu", "nightly"]), "sorted, each once");
+    assert_eq!(server.get("/v1/jobs/mail/c").await.body.get("tags"), None);
+    let list = async |query: &str| server.get(&format!("/v1/jobs?{query}")).await.body;
+    let by_tag = list("tag=eu").await;
+    assert_eq!((ids(&by_tag), &by_tag["jobs"][1]["tags"]), (vec!["d", "a"], &job["tags"]));
+    for (query, expected) in [
+        ("tag=eu&order=id", "a d"),
+        ("tag=eu&type=mail", "a"),
+        ("tag=us&state=delayed", "d"),
+        ("tag=us&where=tag+%3D+eu", "d"),
+        ("tag=none", ""),
+        ("where=tag+in+(eu,us)", "d b a"),
+        ("where=tag+%3D+eu+and+tag+%3D+nightly", "a"),
+        ("where=tag+!%3D+eu", "c b"),
+        ("where=tag+~+%27^n%27&tenant=default", "a"),
+    ] {
+        assert_eq!(ids(&list(query).await).join(" "), expected, "{query}");
+    }
+    let events = server.get(&format!("/v1/events?wait_ms=20000&since={since}")).await.body;
+    assert_eq!(events["events"][0]["tags"], json!(["eu", "nightly"]), "{events}");
+    assert_eq!(events["events"][2].get("tags"), None);
+
+    // A job that is added again keeps its tags, or has those of the request.
+    for (more, expected) in [
+        (json!({}), json!(["us"])),
+        (json!({"tags": ["eu", "b"]}), json!(["b", "eu"])),
+        (json!({"tags": []}), Value::Null),
+    ] {
+        let mut again = json!({"id": "b", "if_exists": "again"});
+        again.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/v1/jobs/mail", &again).await;
+        assert_eq!(server.get("/v1/jobs/mail/b").await.body["tags"], expected);
+    }
+    assert_eq!(ids(&list("tag=us").await), ["d"]);
+
+    let many: Vec<String> = (0..17).map(|n| n.to_string()).collect();
+    for (wrong, told) in [
+        (json!(many), "tags: at most 16"),
+        (json!(["x".repeat(65)]), "tags: has 65 bytes; at most 64"),
+        (json!(["a b"]), "tags: may have letters"),
+        (json!([""]), "tags: must not be empty"),
+    ] {
+        let refused = server.post("/v1/jobs/mail", &json!({"tags": wrong})).await;
+        assert_eq!(refused.error(), (400, "bad_request"), "{}", refused.body);
+        assert!(refused.body["reason"].as_str().unwrap().contains(told), "{}", refused.body);
+    }
+    assert_eq!(server.get("/v1/jobs?tag=a+b").await.error(), (400, "bad_request"));
+
+    // A change of many finds each job once.
+    let cancel = json!({"action": "cancel", "where": "tag in (eu, us, nightly)"});
+    assert_eq!(server.put("/v1/bulk/tags", &cancel).await.body["about"], 4, "a row for each tag");
+    let done = server.poll("/v1/bulk/tags", |bulk| bulk["state"] != "running").await;
+    assert_eq!([&done["looked_at"], &done["matched"], &done["changed"]], [2, 2, 2], "{done}");
+    let page = html(&server, "/ui/jobs?tag=eu").await;
+    assert!(
+        page.contains("name=\"tag\" value=\"eu\"") && page.contains("id=d") && !page.contains("id=c"),
+        "{page}"
+    );
+}

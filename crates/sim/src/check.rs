@@ -372,6 +372,7 @@ impl Checker {
                 | Row::Options(job, _)
                 | Row::Output(job, ..)
                 | Row::Index(job, _)
+                | Row::Tag(job, ..)
                 | Row::Lock(job, ..)
                 | Row::LockQueue(job, ..)
                 | Row::Rate(job, _)
@@ -395,6 +396,7 @@ impl Checker {
                     && told_locks == (&rows.locks, &rows.queued)
                     && (&told.after, &told.back, &told.buckets) == (&rows.after, &rows.back, &rows.buckets)
                     && (&told.deadlines, &told.lifetimes) == (&rows.deadlines, &rows.lifetimes)
+                    && told.tags == rows.tags
             });
             ensure(same, "the commits contain every change", || format!("{key:?}: {rows:?}, but {told:?}"))?;
         }

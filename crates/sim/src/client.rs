@@ -298,6 +298,7 @@ impl Client {
                     retry: crate::plan::Plan::retry(&self.rng),
                     lifetime: self.setting.plan.lifetime(&self.rng),
                     continuous: script.is_continuous(),
+                    tags: (n % 3 > 0).then(|| format!("tag-{}", n % 3)).into_iter().collect(),
                     locks: script.locks.clone(),
                     reasons: plan.map(|plan| plan.reasons(&self.rng)).unwrap_or_default(),
                     ..JobSpec::default()

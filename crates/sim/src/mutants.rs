@@ -373,6 +373,20 @@ pub const MUTANTS: &[Mutant] = &[
         why: "Large options outlive their job.",
     },
     Mutant {
+        name: "tags_stay_behind",
+        file: "crates/queue/src/jobs.rs",
+        find: "    tags::clear(tx, keys, job)?;\n",
+        replace: "",
+        why: "Lists by tag read the rows of jobs that are gone.",
+    },
+    Mutant {
+        name: "tags_of_the_first_add",
+        file: "crates/queue/src/jobs.rs",
+        find: "    tags::change(tx, keys, job, &new.spec)?;\n",
+        replace: "    let _ = (tx, keys);\n",
+        why: "A job that is added again with other tags is not found by them.",
+    },
+    Mutant {
         name: "health_cleared_in_first_batch",
         file: "crates/queue/src/workers.rs",
         find: "        tx.clear(membership)?;",

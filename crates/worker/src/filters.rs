@@ -145,6 +145,7 @@ fn subject<'a>(job: &'a Job, option: &'a dyn Fn(&[String]) -> Option<Value>) -> 
         tenant: &job.tenant,
         user: job.user.as_deref(),
         task: job.task.as_deref(),
+        tags: &job.tags,
         reasons: &job.reasons,
         added_us: job.added_us,
         option,

@@ -199,6 +199,7 @@ impl<'a> Books<'a> {
             Row::Job(job) => self.enter_job(job, key, value)?,
             Row::Options(job, n) => self.enter_piece(of_job(job), *n, value.len())?,
             Row::Output(job, kind, _) => self.enter_output(of_job(job), kind, value.len())?,
+            Row::Tag(job, tag, tenant) => self.find(of_job(job), hash(&("tag", tag, tenant)))?,
             Row::Index(job, place) => self.enter_index(job, place, key, value)?,
             Row::Parked(job, at) => {
                 let subject = of_job(job);
@@ -338,6 +339,9 @@ impl<'a> Books<'a> {
                 }
                 self.promise(subject, hash(&(row, 0_u64, false)))?;
             }
+        }
+        for tag in &job.tags {
+            self.promise(subject, hash(&("tag", tag, &job.tenant)))?;
         }
         if let Some(at) = job.parked() {
             self.promise(subject, hash(&("parked", at)))?;

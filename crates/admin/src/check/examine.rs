@@ -119,8 +119,9 @@ impl Examiner {
             .map(|deadline| keys.deadline(deadline.at_us, &key.0, &key.1))
             .collect();
         let due = record.and_then(|job| job.due_us).map(|at_us| keys.lifetime_entry(at_us, &key.0, &key.1));
-        let locks: Vec<Bytes> = locks.chain(buckets).chain(deadlines).chain(due).collect();
-        for index in seen.iter().chain(&named).chain(&parked).chain(&locks) {
+        let tags = record.into_iter().flat_map(|job| job.tag_rows(keys));
+        let others: Vec<Bytes> = locks.chain(buckets).chain(deadlines).chain(due).chain(tags).collect();
+        for index in seen.iter().chain(&named).chain(&parked).chain(&others) {
             if let Some(row) = Row::parse(keys, index)
                 && let Some(value) = get(tx, index).await?
             {

@@ -72,6 +72,9 @@ async fn fill_some(
         let size = if n % 500 == 7 { 200_000 } else { 50 };
         let mut new = NewJob::new("t", &id, json(format!("\"{}\"", "x".repeat(size))));
         new.not_before_us = (n % 10 == 1).then_some(i64::MAX / 2);
+        if n % 10 == 8 {
+            new.spec.tags = ["eu", "nightly"].map(str::to_owned).into();
+        }
         jobs::add(tx, keys, &new, now_us).await?;
         let claim = Claim { worker: "worker".into(), number: n as u64 + 1 };
         let ending = match n % 10 {

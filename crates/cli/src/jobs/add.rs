@@ -35,7 +35,7 @@ Examples:
 The command prints the ids of the jobs, one per line. If a job with the id exists, it is unchanged, so you can repeat a command \
 with ids.
 
-Each line of a file for --many is an object with any of id, options, summary, tenant, user, delay_ms, not_before_us, \
+Each line of a file for --many is an object with any of id, options, summary, tenant, user, task, tags, delay_ms, not_before_us, \
 max_attempts, backoff, jitter, on_lost, max_snoozes, timeout_ms, heartbeat_timeout_ms, start_within_ms, keep_ms, after, locks, reason, priority and if_exists. Each request adds up to 1,000 \
 lines, all or none.")]
 pub(crate) struct Args {
@@ -54,6 +54,9 @@ pub(crate) struct Args {
     /// What the job does, within its type: only workers that know this task get it
     #[arg(long, value_name = "NAME")]
     task: Option<String>,
+    /// A word by which the job is found; may be given up to 16 times
+    #[arg(long, value_name = "WORD")]
+    tag: Vec<String>,
     /// The input of the job: JSON, or @FILE, or - for stdin. The worker that runs the job receives it. Operators and the job's tenant see it, but
     /// for what its type hides (`turnwise types set --secret`)
     #[arg(long, value_name = "JSON|@FILE|-")]
@@ -156,6 +159,7 @@ fn defaults(args: &Args) -> anyhow::Result<AddJob> {
         tenant: args.tenant.clone(),
         user: args.user.clone(),
         task: args.task.clone(),
+        tags: (!args.tag.is_empty()).then(|| args.tag.clone()),
         delay_ms: ms(args.delay).context("--delay: too long")?,
         timeout_ms: ms(args.timeout).context("--timeout: too long")?,
         heartbeat_timeout_ms: ms(args.heartbeat_timeout).context("--heartbeat-timeout: too long")?,

@@ -22,11 +22,12 @@ const MAX_LISTED: usize = 1_000;
 
 /// How conditions are written.
 pub(crate) const LANGUAGE: &str = "\
-A condition compares fields with values: type, id, tenant, user, state, priority, attempts, crashes, options.NAME, reason (a text of the \
+A condition compares fields with values: type, id, task, tenant, user, tag, state, priority, attempts, crashes, options.NAME, reason (a text of the \
 add, or why the job failed, crashed or was cancelled), the times added, changed and ended (with 2026-01-31T12:00:00Z), and the ages age, \
 changed_age and ended_age (with 90s, 15m, 2h, 3d or 1w). States are pending, delayed, parked, blocked, paused, limited, running, waiting, \
 crashing, completed, failed and cancelled; a parked job is delayed, too. The operators are = != < <= > >= ~ (a regular expression that \
-matches anywhere in the text), !~ and in (a, b). Combine comparisons with and, or, not and parentheses. Text with other characters than \
+matches anywhere in the text), !~ and in (a, b). A job may have several tags: tag = eu holds if one of them is \
+eu, tag != eu if none is. Combine comparisons with and, or, not and parentheses. Text with other characters than \
 letters, digits and -_.@/:+ needs quotes.
 
 The server makes the change in small transactions, also if this command ends. A job that meets the condition from the start until it is \

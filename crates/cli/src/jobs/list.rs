@@ -13,7 +13,7 @@ SINCE is the time since the last change of the state, or until the job may start
 job was added, and the maximum number if there is one.
 
 The newest jobs come first: by when they ended, started or became pending; for jobs that wait for a time, by that time. Lists by type, \
-state, tenant and reason class are fast with any number of jobs; `turnwise jobs failures` shows the classes.
+state, tenant, tag and reason class are fast with any number of jobs; `turnwise jobs failures` shows the classes.
 
 Examples:
   turnwise jobs list --type mail --state failed
@@ -30,6 +30,9 @@ pub(crate) struct Args {
     /// Only jobs of this tenant
     #[arg(long)]
     tenant: Option<String>,
+    /// Only jobs with this tag; several: --where 'tag = eu and tag = nightly'
+    #[arg(long)]
+    tag: Option<String>,
     /// Only jobs that failed, crashed or were cancelled for a reason of this class; a whole reason selects its class
     #[arg(long, value_name = "CLASS")]
     reason_class: Option<String>,
@@ -48,6 +51,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         job_type: args.job_type,
         state: args.state,
         tenant: args.tenant,
+        tag: args.tag,
         reason_class: args.reason_class,
         condition: args.condition,
         order: Some(args.order),

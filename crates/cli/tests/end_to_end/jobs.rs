@@ -62,7 +62,11 @@ async fn a_job_is_added_once_and_shown_without_its_secrets() {
     hide(&server, "mail", &["/password"]).await;
     let args = ["add", "mail", "--id", "a/b c", "--tenant", "acme", "--options", r#"{"password":"hunter2"}"#];
     let more = ["--summary", r#"{"to":"jan"}"#, "--max-attempts", "3", "--delay", "1h"];
-    let more = [&more[..], &["--timeout", "90s", "--heartbeat-timeout", "1500ms"]].concat();
+    let more = [
+        &more[..],
+        &["--timeout", "90s", "--heartbeat-timeout", "1500ms", "--tag", "nightly", "--tag", "eu"],
+    ]
+    .concat();
     let output = jobs(&server, &[&args[..], &more].concat()).await;
     assert_eq!((stdout(&output), stderr(&output)), ("a/b c", ""), "{output:?}");
     let output = jobs(&server, &[&args[..], &more].concat()).await;
@@ -74,7 +78,9 @@ async fn a_job_is_added_once_and_shown_without_its_secrets() {
     assert_eq!((&job["state"], &job["tenant"]), (&json!("delayed"), &json!("acme")));
     assert_eq!((&job["summary"], &job["max_attempts"]), (&json!({ "to": "jan" }), &json!(3)));
     assert_eq!((&job["timeout_ms"], &job["heartbeat_timeout_ms"]), (&json!(90_000), &json!(1_500)));
-    assert_eq!(job["options"], json!({ "password": "*****" }));
+    assert_eq!((&job["options"], &job["tags"]), (&json!({ "password": "*****" }), &json!(["eu", "nightly"])));
+    assert!(stdout(&jobs(&server, &["list", "--tag", "eu"]).await).contains("a/b c"));
+    assert!(!stdout(&jobs(&server, &["list", "--tag", "us"]).await).contains("a/b c"));
     let output = jobs(&server, &["list"]).await;
     let text = stdout(&output);
     assert!(text.lines().count() == 2 && text.contains("a/b c") && text.contains("delayed"), "{text}");

@@ -5,12 +5,15 @@
 //! type in (mail, sms) and state = failed and reason ~ timeout and age > 2d
 //! ```
 //!
-//! *Fields*: `id`, `type`, `task`, `tenant`, `user`, `reason` (any of the job's reasons), and `options.` with the path of a
-//! member, names between dots. *Operators*: `=`, `!=`, `<`, `<=`, `>`, `>=`, `~` (the text contains a match of a
+//! *Fields*: `id`, `type`, `task`, `tenant`, `user`, `tag` (any of the job's tags), `reason` (any of the job's reasons), and `options.` with the
+//! path of a member, names between dots. *Operators*: `=`, `!=`, `<`, `<=`, `>`, `>=`, `~` (the text contains a match of a
 //! regular expression), `!~`. `in (a, b)` equals one of several values. *Values*: numbers, `true`, `false`, `null`, text between
 //! quotes, or a word.
 //!
-//! *Kinds.* The field decides what a value is. `id`, `type`, `task`, `tenant`, `user`, `reason` and `reason_class` are text, whatever the value looks
+//! *Sets.* Of several tags or reasons, one must be as the comparison says, and with `!=` and `!~` all: `tag != eu` holds for a job without the
+//! tag, and for one without tags.
+//!
+//! *Kinds.* The field decides what a value is. `id`, `type`, `task`, `tenant`, `user`, `tag`, `reason` and `reason_class` are text, whatever the value looks
 //! like: `tenant = 007` is not the tenant 7. An option has the kind that its JSON has. A value without quotes equals a number as a number, and
 //! text as text. Whole numbers are compared exactly. A missing value, or one of another kind, equals nothing and is neither below nor above.
 //!
@@ -87,6 +90,8 @@ pub struct Subject<'a> {
     pub user: Option<&'a str>,
     /// Its task, if it has one.
     pub task: Option<&'a str>,
+    /// Its tags.
+    pub tags: &'a BTreeSet<String>,
     /// Why it was added, as its client states.
     pub reasons: &'a [String],
     /// When it was added, in µs.
@@ -236,6 +241,8 @@ pub enum Indexed {
     Id,
     /// The tenant.
     Tenant,
+    /// A tag.
+    Tag,
     /// The state.
     State,
     /// The class of the reason.
@@ -329,6 +336,8 @@ fn truth(node: &Node, job: &Subject<'_>) -> Truth {
                 Field::Indexed(Indexed::Tenant) => text(job.tenant),
                 Field::User => job.user.map_or(missing, text),
                 Field::Task => job.task.map_or(missing, text),
+                Field::Indexed(Indexed::Tag) if is_not => Truth::all(job.tags.iter().map(|tag| text(tag))),
+                Field::Indexed(Indexed::Tag) => Truth::any(job.tags.iter().map(|tag| text(tag))),
                 Field::Reason if is_not => Truth::all(job.reasons.iter().map(|reason| text(reason))),
                 Field::Reason => Truth::any(job.reasons.iter().map(|reason| text(reason))),
                 Field::Indexed(Indexed::ReasonClass) => {
@@ -385,8 +394,8 @@ fn values(node: &Node, field: Indexed) -> Option<BTreeSet<&str>> {
         Node::All(nodes) => {
             let mut sets = nodes.iter().filter_map(|node| values(node, field));
             let mut all = sets.next()?;
-            // A job may have several states, so that each of two sets may have one of them.
-            if field != Indexed::State {
+            // A job may have several states and tags, so that each of two sets may have one of them.
+            if !matches!(field, Indexed::State | Indexed::Tag) {
                 sets.for_each(|set| all.retain(|value| set.contains(value)));
             }
             Some(all)

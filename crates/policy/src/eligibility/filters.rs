@@ -155,6 +155,7 @@ mod tests {
             tenant: "t",
             user: None,
             task: None,
+            tags: &std::collections::BTreeSet::new(),
             reasons: &[],
             added_us,
             option: &option,

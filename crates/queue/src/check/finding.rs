@@ -54,6 +54,10 @@ invariants! {
     RowAgrees: "the row of a job's place agrees with the record about tenant and reason",
         "lists and counts by tenant or by reason leave the job out, or show it in the wrong place; it runs as usual",
         "retry the job or add it again; for an ended job, remove it (`turnwise jobs remove`)";
+    /// The rows of a job's tags are those of its record.
+    TagAgrees: "a job's rows of tags are those that its record names",
+        "lists and conditions by tag leave the job out, or read a row in vain; it runs as usual",
+        "add the job again with other tags, and then with its own; clear a row that its record does not name by hand";
     /// A record states that its row has a key only if it has one.
     Keyed: "a pending job that is sorted by a key has a key",
         "the job's row in the queue is not where its record says: a claim of the job leaves the row behind",

@@ -28,6 +28,8 @@ pub struct JobRows {
     pub pieces: BTreeMap<u32, usize>,
     /// The rows of its output: kind and number, and size in bytes.
     pub output: BTreeMap<(String, i64), usize>,
+    /// Its rows `("tags", …)`: tag and tenant.
+    pub tags: BTreeSet<(String, String)>,
     /// Its rows `("parked", …)`: what would wake it.
     pub parked: BTreeSet<Parked>,
     /// Its rows `("unwatched", …)`.
@@ -51,7 +53,7 @@ pub struct JobRows {
 impl JobRows {
     /// Whether no row is left.
     pub fn is_empty(&self) -> bool {
-        let of_place = self.places.len() + self.parked.len() + self.unwatched.len();
+        let of_place = self.places.len() + self.tags.len() + self.parked.len() + self.unwatched.len();
         let of_values = self.pieces.len() + self.output.len();
         let of_run = self.locks.len() + self.queued.len() + self.buckets.len() + self.deadlines.len();
         let of_place = of_place + self.lifetimes.len();
@@ -90,6 +92,7 @@ impl JobRows {
                 }
                 self.places.insert(place, value.clone());
             }
+            Row::Tag(_, tag, tenant) => drop(self.tags.insert((tag, tenant))),
             Row::Parked(_, at) => {
                 let _: String = serde_json::from_slice(value)?;
                 self.parked.insert(at);
@@ -217,6 +220,7 @@ type Named = BTreeSet<(Invariant, Bytes)>;
 fn named(keys: &Keyspace, key: &JobKey, job: &Job, rows: &JobRows) -> Named {
     let (job_type, id) = (key.0.as_str(), key.1.as_str());
     let mut named = Named::from([(Invariant::OnePlace, job.index_row().key(keys, key))]);
+    named.extend(job.tag_rows(keys).into_iter().map(|row| (Invariant::TagAgrees, row)));
     if let Some(at) = job.parked() {
         named.insert((Invariant::Parked, keys.parked_entry(job_type, at, id)));
         let unwatched = rows.unwatched.get(at).map(|at| keys.unwatched_entry(job_type, at, id));
@@ -241,6 +245,7 @@ fn named(keys: &Keyspace, key: &JobKey, job: &Job, rows: &JobRows) -> Named {
 fn present(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Named {
     let (job_type, id) = (key.0.as_str(), key.1.as_str());
     let places = rows.places.keys().map(|place| (Invariant::OnePlace, place.key(keys, key)));
+    let tags = rows.tags.iter().map(|(tag, tenant)| keys.tag_entry(job_type, tag, tenant, id));
     let parked = rows.parked.iter().map(|at| keys.parked_entry(job_type, at, id));
     let parked = parked.chain(rows.unwatched.iter().map(|at| keys.unwatched_entry(job_type, at, id)));
     let locks = rows.locks.keys().map(|(spot, mode)| keys.lock_holder(spot, *mode, job_type, id));
@@ -250,6 +255,7 @@ fn present(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Named {
     let deadlines = rows.deadlines.keys().map(|at_us| keys.deadline(*at_us, job_type, id));
     let lifetimes = rows.lifetimes.iter().map(|at_us| keys.lifetime_entry(*at_us, job_type, id));
     places
+        .chain(tags.map(|row| (Invariant::TagAgrees, row)))
         .chain(parked.map(|row| (Invariant::Parked, row)))
         .chain(locks.chain(queued).map(|row| (Invariant::LockAgrees, row)))
         .chain(buckets.map(|row| (Invariant::RateAgrees, row)))
@@ -272,7 +278,8 @@ fn check_orphans(
     for (invariant, row) in
         present(keys, key, rows).into_iter().chain(pieces).chain(output).chain(dependencies)
     {
-        let invariant = if invariant == Invariant::OnePlace { Invariant::Owned } else { invariant };
+        let is_owned = matches!(invariant, Invariant::OnePlace | Invariant::TagAgrees);
+        let invariant = if is_owned { Invariant::Owned } else { invariant };
         found(invariant, &row, "there is no record".to_owned());
     }
 }

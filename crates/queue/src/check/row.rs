@@ -26,6 +26,8 @@ pub enum Row {
     Output(JobKey, String, i64),
     /// The row of a job's place.
     Index(JobKey, IndexRow),
+    /// A tag of a job, and the tenant in its key.
+    Tag(JobKey, String, String),
     /// The row that wakes a parked job.
     Parked(JobKey, Parked),
     /// The mark of an unwatched job.
@@ -144,6 +146,7 @@ impl Row {
                 let EndedKey { partition, ended_us, id } = keys.parse_ended(key).ok()?;
                 Row::Index((text(1)?, id), IndexRow::Ended(partition, ended_us))
             }
+            ("tags", 5) => Row::Tag(pair(1, 4)?, text(2)?, text(3)?),
             ("parked", 5) => Row::Parked(pair(1, 4)?, parked()?),
             ("unwatched", 5) => Row::Unwatched(pair(1, 4)?, parked()?),
             ("locks", 6) => {
@@ -224,6 +227,7 @@ impl Row {
             | Row::Options(job, _)
             | Row::Output(job, ..)
             | Row::Index(job, _)
+            | Row::Tag(job, ..)
             | Row::Parked(job, _)
             | Row::Unwatched(job, _)
             | Row::Lock(job, ..)

@@ -37,6 +37,7 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.job("t", "i"), Row::Job(job())),
         (keys.options_piece("t", "i", 7), Row::Options(job(), 7)),
         (keys.output_row("t", "i", "log", -1), Row::Output(job(), "log".into(), -1)),
+        (keys.tag_entry("t", "eu", "u", "i"), Row::Tag(job(), "eu".into(), "u".into())),
         (keys.pending_entry("t", &by_time(-5), "i"), Row::Index(job(), IndexRow::Pending(by_time(-5)))),
         (keys.pending_entry("t", &by_key(-0.1), "i"), Row::Index(job(), IndexRow::Pending(by_key(-0.1)))),
         (keys.parked_entry("t", &at, "i"), Row::Parked(job(), at.clone())),

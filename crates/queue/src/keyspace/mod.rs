@@ -13,6 +13,7 @@
 //! | `("output", type, id, "error", n)` | the n-th error that the job has kept (JSON) ([`crate::output`]) | with the record |
 //! | `("output", type, id, "log", n)` | lines of its log, the first of which has this number (an array); for -1, which there are | its worker |
 //! | `("output", type, id, "result", n)` | n-th piece of a result too large for the record (bytes) | with the record |
+//! | `("tags", type, tag, tenant, id)` | empty; a tag of the job ([`crate::tags`]) | with the record |
 //! | `("pending", type, tenant, priority, order, id)` | empty, or its locks (JSON); lowest priority (-20 to 19) first, then order (a time) | with it |
 //! | `("pending", type, tenant, key, priority, order, id)` | the same, sorted by `key` (a float); after all rows without a key | a worker |
 //! | `("waiting", type, tenant)` | versionstamp (10 bytes), set when a job becomes pending: the tenant may have some | with the pending row |

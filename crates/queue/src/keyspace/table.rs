@@ -118,6 +118,13 @@ keys! {
     /// The jobs of a type that have ended, by partition.
     range ended(job_type: &str) = ("ended", job_type);
 
+    /// The row of a job's tag.
+    key tag_entry(job_type: &str, tag: &str, tenant: &str, id: &str) = ("tags", job_type, tag, tenant, id);
+    /// The jobs of a type with a tag, by tenant.
+    range tagged(job_type: &str, tag: &str) = ("tags", job_type, tag);
+    /// Those of one tenant, by id.
+    range tagged_of(job_type: &str, tag: &str, tenant: &str) = ("tags", job_type, tag, tenant);
+
     /// The row of a blocked job.
     key blocked_entry(job_type: &str, id: &str) = ("blocked", job_type, id);
     /// The blocked jobs of a type, by id.
@@ -391,6 +398,8 @@ parsers! {
     parse_usage(_, _; tenant: String, charger: String);
     /// Due time and job id of a key of [`Keyspace::delayed`].
     parse_delayed(_, _; at_us: i64, id: String);
+    /// Tenant and job id of a key of [`Keyspace::tagged`].
+    parse_tagged(_, _, _; tenant: String, id: String);
     /// Job id of a key of [`Keyspace::blocked`].
     parse_blocked(_, _; id: String);
     /// Type and id of the dependency that a key of [`Keyspace::after`] names.

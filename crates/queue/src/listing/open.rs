@@ -1,7 +1,7 @@
 //! How a list begins: the streams of its merge.
 
 use std::cmp::Ordering;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,10 +9,10 @@ use serde::Deserialize;
 use turnwise_store::RangeRead;
 use turnwise_store::key::successor;
 
-use super::{FIRST_CHUNK, Kind, Listing, MAX_NAMES, Mark, Order, Run, Stream};
+use super::{FIRST_CHUNK, Kind, Listing, MAX_NAMES, MAX_RECORDS, Mark, Order, Run, Stream};
 use crate::encoding::decode;
 use crate::ended::partitions;
-use crate::jobs::{peek, types_after};
+use crate::jobs::{PREFETCHED, peek, prefetch, types_after};
 use crate::keyspace::KeyRange;
 use crate::place::End;
 use crate::{Result, reads};
@@ -25,6 +25,8 @@ const MAX_REMOTE_STREAMS: usize = 2_000;
 const MAX_REMOTE_QUEUES: usize = 200;
 /// The most types that a list merges.
 const MAX_TYPES: usize = 1_000;
+/// The most ranges of tags that a list reads.
+const MAX_TAG_RANGES: usize = MAX_TYPES;
 /// Rows of the first read of a range where each read waits for another machine.
 const FIRST_REMOTE_CHUNK: usize = 16;
 
@@ -41,7 +43,7 @@ impl Listing<'_> {
         self.types = types.into_iter().map(Arc::from).collect();
         if self.wanted.ids.as_ref().is_some_and(|ids| ids.len() <= MAX_NAMES) {
             self.open_ids().await?;
-        } else {
+        } else if !self.open_tagged().await? {
             for kind in Kind::ALL {
                 let is_wanted = self.wanted.kinds() & !self.cursor.deferred & kind.bit() != 0;
                 if is_wanted && !self.open_kind(kind).await? {
@@ -285,6 +287,63 @@ impl Listing<'_> {
         }
         self.open_sorted(kind, marks);
         Ok(true)
+    }
+
+    /// Opens the jobs with the wanted tags. Returns whether that are all jobs of the list: not if they are too many to be sorted.
+    async fn open_tagged(&mut self) -> Result<bool> {
+        let Some(ranges) = self.ranges_of_tags() else { return Ok(false) };
+        let (mut rows_left, mut tagged) = (MAX_RECORDS, BTreeSet::new());
+        for (job_type, range) in ranges {
+            let rows = reads::rows(self.tx, range, rows_left + 1).await?;
+            let Some(left) = rows_left.checked_sub(rows.len()) else { return Ok(false) };
+            rows_left = left;
+            for (key, _) in rows {
+                let (tenant, id) = self.keys.parse_tagged(&key)?;
+                if self.wants(&tenant) {
+                    tagged.insert((job_type.clone(), id));
+                }
+            }
+        }
+        let tagged: Vec<(Arc<str>, String)> = tagged.into_iter().collect();
+        for of_type in tagged.chunk_by(|(one, _), (other, _)| one == other) {
+            let mut marks = Vec::new();
+            for chunk in of_type.chunks(PREFETCHED) {
+                let ids = chunk.iter().map(|(job_type, id)| (&**job_type, id.as_str()));
+                prefetch(self.tx, self.keys, ids.clone()).await?;
+                for (job_type, id) in ids {
+                    let Some(job) = peek(self.tx, self.keys, job_type, id).await? else { continue };
+                    // Those of a kind that was deferred on an earlier page follow after all others.
+                    let is_deferred = self.cursor.deferred & Kind::of_job(&job).bit() != 0;
+                    if self.wanted.holds(&job) && !is_deferred {
+                        marks.push(Mark::of(&job));
+                    }
+                }
+            }
+            self.open_sorted(Kind::Ended, marks);
+        }
+        Ok(true)
+    }
+
+    /// The rows of the wanted tags: of the wanted tenants if these are few. `None` without tags, or with too many.
+    fn ranges_of_tags(&self) -> Option<Vec<(Arc<str>, KeyRange)>> {
+        let tags = self.wanted.tags.as_ref()?;
+        let pairs = self.types.len() * tags.len();
+        let tenants = self.wanted.few_tenants().filter(|of| pairs * of.len() <= MAX_TAG_RANGES);
+        if pairs > MAX_TAG_RANGES {
+            return None;
+        }
+        let mut ranges = Vec::new();
+        for job_type in &self.types {
+            for tag in tags {
+                match tenants {
+                    Some(tenants) => ranges.extend(
+                        tenants.iter().map(|of| (job_type.clone(), self.keys.tagged_of(job_type, tag, of))),
+                    ),
+                    None => ranges.push((job_type.clone(), self.keys.tagged(job_type, tag))),
+                }
+            }
+        }
+        Some(ranges)
     }
 
     /// Opens the jobs with the wanted ids.

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use turnwise_policy::eligibility::condition::Indexed;
 use turnwise_store::Transaction;
 
-use super::{Selection, Source};
+use super::{MAX_READS, Selection, Source};
 use crate::counts::{self, Counted, Kind};
-use crate::{Keyspace, Result};
+use crate::keyspace::KeyRange;
+use crate::{Keyspace, Result, reads};
 
 /// The most counts (one for each type and tenant) that are read. With more of them there is no answer.
 const MAX_COUNTED: usize = 10_000;
@@ -21,6 +22,57 @@ impl Selection {
     /// # Errors
     /// Those of the store.
     pub async fn about(
+        &self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        sees: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<Option<u64>> {
+        match self.by_tags {
+            true => self.tagged(tx, keys, sees, MAX_COUNTED).await,
+            false => self.about_sources(tx, keys, sees).await,
+        }
+    }
+
+    /// How many rows the tags have, of tenants that `sees` accepts; `None` if more than `most` were read for that, or in too many ranges.
+    async fn tagged(
+        &self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        sees: &(dyn Fn(&str) -> bool + Sync),
+        most: usize,
+    ) -> Result<Option<u64>> {
+        let Some(types) = &self.types else { return Ok(None) };
+        let pairs = types.len() * self.tagged.len();
+        // The rows of other tenants are neither read nor counted, where that is possible.
+        let tenants = self.tenants.as_ref().filter(|tenants| pairs * tenants.len() <= MAX_READS);
+        let mut ranges: Vec<KeyRange> = Vec::new();
+        for (job_type, source) in
+            types.iter().flat_map(|of| self.tagged.iter().map(move |source| (of, source)))
+        {
+            match (source, tenants) {
+                (Source::Tagged(tag, None), Some(tenants)) => {
+                    ranges.extend(tenants.iter().map(|tenant| keys.tagged_of(job_type, tag, tenant)));
+                }
+                _ => ranges.push(source.range(keys, job_type)),
+            }
+        }
+        if ranges.len() > MAX_READS {
+            return Ok(None);
+        }
+        let (mut left, mut seen) = (most, 0);
+        for range in ranges {
+            let rows = reads::rows(tx, range, left + 1).await?;
+            let Some(fewer) = left.checked_sub(rows.len()) else { return Ok(None) };
+            left = fewer;
+            for (key, _) in rows {
+                seen += u64::from(sees(&keys.parse_tagged(&key)?.0));
+            }
+        }
+        Ok(Some(seen))
+    }
+
+    /// The same for the sources other than those by tags.
+    async fn about_sources(
         &self,
         tx: &Transaction,
         keys: &Keyspace,
@@ -49,7 +101,9 @@ impl Selection {
     }
 
     /// The same search in the types alone that have jobs of tenants that `sees` accepts and that the condition may mean. So the search of one
-    /// tenant does not read the records of all others. Jobs of other types that are added later are not found.
+    /// tenant does not read the records of all others. Jobs of other types and tenants that are added later are not found.
+    ///
+    /// If the condition names tags, and states too, it reads the rows of the tags where they are fewer than the jobs in these states.
     ///
     /// # Errors
     /// Those of the store.
@@ -59,19 +113,26 @@ impl Selection {
         keys: &Keyspace,
         sees: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<Selection> {
-        if self.types.is_some() {
+        if self.types.is_some() && self.tagged.is_empty() {
             return Ok(self);
         }
         let tenants = self.values(Indexed::Tenant);
         let means = |tenant: &String| tenants.as_ref().is_none_or(|tenants| tenants.contains(tenant));
-        let mut types: BTreeSet<String> = BTreeSet::new();
+        let (mut types, mut seen): (BTreeSet<String>, BTreeSet<String>) = Default::default();
         let is_complete = self.count(tx, keys, |row| {
             if sees(&row.tenant) && means(&row.tenant) {
                 types.insert(row.job_type.clone());
+                seen.insert(row.tenant.clone());
             }
         });
         if is_complete.await? {
-            self.types = Some(types.into_iter().collect());
+            self.types.get_or_insert_with(|| types.into_iter().collect());
+            self.tenants = Some(seen);
+        }
+        if !self.tagged.is_empty() && !self.by_tags {
+            let others = self.about_sources(tx, keys, sees).await?;
+            let most = others.and_then(|others| usize::try_from(others).ok()).unwrap_or(MAX_COUNTED);
+            self.by_tags = self.tagged(tx, keys, sees, most.min(MAX_COUNTED)).await?.is_some();
         }
         Ok(self)
     }
@@ -121,7 +182,7 @@ fn kinds(source: &Source) -> &'static [Kind] {
         Source::Paused => &[Kind::Paused],
         Source::Active => &[Kind::Running],
         Source::Ended(partitions) => crate::ended::kinds(partitions),
-        // Their ids are looked up, and what the search has seen is counted in other sources.
-        Source::Record(_) => &[],
+        // Their ids are looked up, or their rows counted, and what the search has seen is counted in other sources.
+        Source::Record(_) | Source::Tagged(..) => &[],
     }
 }

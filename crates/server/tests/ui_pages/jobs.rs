@@ -125,8 +125,14 @@ async fn a_job_is_added_with_a_form_and_a_mistake_keeps_what_was_typed() {
     let made = new.split("name=\"made\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
 
     let typed = "{\r\n  \"to\": \"</textarea><script>alert(1)</script>\"\r\n  \"n\": 1\r\n}";
-    let mut fields =
-        vec![("type", "mail"), ("task", "send"), ("options", typed), ("priority", "-3"), ("made", &made)];
+    let mut fields = vec![
+        ("type", "mail"),
+        ("task", "send"),
+        ("options", typed),
+        ("priority", "-3"),
+        ("made", &made),
+        ("tags", "us, eu us"),
+    ];
     let (status, page) = me.form("/ui/jobs/new", &fields).await;
     assert_eq!(status, 400, "{page}");
     assert!(page.contains("Not JSON in line 3, column 3: expected"), "{page}");
@@ -142,6 +148,7 @@ async fn a_job_is_added_with_a_form_and_a_mistake_keeps_what_was_typed() {
         ("delay_s", "999999999999", "Must be from 0 to 315360000 (ten years)"),
         ("max_attempts", "1000001", "Must be from 0 to 1000000"),
         ("tenant", "a\u{1}b", "control characters"),
+        ("tags", "eu a*b", "May have letters"),
     ] {
         let others = fields.iter().filter(|(of, _)| *of != name).copied();
         let (status, page) =
@@ -151,12 +158,15 @@ async fn a_job_is_added_with_a_form_and_a_mistake_keeps_what_was_typed() {
     }
     // Sending it twice adds one job.
     for _ in 0..2 {
-        assert!(me.done("/ui/jobs/new", &fields).await.contains("Added."));
+        let page = me.done("/ui/jobs/new", &fields).await;
+        assert!(page.contains("Added."), "{page}");
+        assert!(page.contains("<a href=\"/ui/jobs?type=mail&amp;tag=eu\"><bdi>eu</bdi></a>"), "{page}");
     }
     let jobs = server.get("/v1/jobs?type=mail").await.body;
     assert_eq!(jobs["jobs"].as_array().map(Vec::len), Some(1), "{jobs}");
     let job = server.get(&format!("/v1/jobs/mail/{made}")).await.body;
     assert_eq!((&job["task"], &job["priority"]), (&json!("send"), &json!(-3)), "{job}");
+    assert_eq!(job["tags"], json!(["eu", "us"]));
     let options = server.request("GET", &format!("/v1/jobs/mail/{made}/options")).send().await.unwrap();
     assert_eq!(options.text().await.unwrap().trim_end(), "{\"n\":1.50,\"big\":12345678901234567890}");
     // An id that exists, and a type that belongs to the server.

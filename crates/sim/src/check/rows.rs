@@ -129,13 +129,15 @@ impl TouchedRows {
                     None => lifetimes.remove(&at_us),
                 };
             }
-            Row::Lock(ref job, ..)
+            Row::Tag(ref job, ..)
+            | Row::Lock(ref job, ..)
             | Row::LockQueue(ref job, ..)
             | Row::After(ref job, ..)
             | Row::Deadline(ref job, _)
             | Row::Rate(ref job, ..) => {
                 let rows = self.touch(jobs, job);
                 match &row {
+                    Row::Tag(_, tag, tenant) => drop(rows.tags.remove(&(tag.clone(), tenant.clone()))),
                     Row::Lock(_, spot, mode) => drop(rows.locks.remove(&(spot.clone(), *mode))),
                     Row::LockQueue(_, spot, at) => drop(rows.queued.remove(&(spot.clone(), *at))),
                     Row::After(_, on) => rows.after.retain(|(other, _)| other != on),

@@ -238,8 +238,8 @@ impl Parser<'_> {
     }
 
     fn field(&mut self) -> Result<Field, Mistake> {
-        const OF_FILTERS: &str = "expected id, type, task, tenant, user, reason or options.NAME";
-        const OF_SELECTIONS: &str = "expected id, type, task, tenant, user, state, reason, reason_class, priority, attempts, crashes, added, \
+        const OF_FILTERS: &str = "expected id, type, task, tenant, user, tag, reason or options.NAME";
+        const OF_SELECTIONS: &str = "expected id, type, task, tenant, user, tag, state, reason, reason_class, priority, attempts, crashes, added, \
                                      changed, ended, age, changed_age, ended_age or options.NAME";
         let at = self.position();
         let word = self.word();
@@ -248,6 +248,7 @@ impl Parser<'_> {
             "id" => Some(Field::Indexed(Indexed::Id)),
             "type" => Some(Field::Indexed(Indexed::Type)),
             "tenant" => Some(Field::Indexed(Indexed::Tenant)),
+            "tag" => Some(Field::Indexed(Indexed::Tag)),
             "user" => Some(Field::User),
             "task" => Some(Field::Task),
             "reason" => Some(Field::Reason),

@@ -32,6 +32,7 @@ fn truth_of(text: &str) -> Truth {
         tenant: "acme",
         user: None,
         task: Some("mail"),
+        tags: &["eu", "nightly"].map(str::to_owned).into(),
         reasons: &reasons,
         added_us: 0,
         option: &option,
@@ -62,6 +63,9 @@ fn conditions_hold_as_they_are_written() {
         "reason = maintenance",
         "reason ~ jan",
         "reason != other",
+        "tag = eu and tag = nightly",
+        "tag in (us, eu) and tag ~ '^night' and tag !~ us",
+        "tag != us and not tag = us",
         "user != jan",
         "not (user = jan)",
     ] {
@@ -74,6 +78,10 @@ fn conditions_hold_as_they_are_written() {
         "options.none < 1",
         "options.to < 5",
         "reason != maintenance",
+        "tag = us",
+        "tag != eu",
+        "tag !~ u",
+        "tag in (us, EU)",
         "user = jan",
         "options.dry ~ 't'",
         "type != mail or not id = 17",
@@ -190,6 +198,7 @@ fn failed(text: &str) -> bool {
         tenant: "acme",
         user: None,
         task: Some("mail"),
+        tags: &BTreeSet::new(),
         reasons: &reasons,
         added_us: ADDED_US,
         option: &option,
@@ -218,6 +227,7 @@ fn selections_ask_for_states_numbers_and_times() {
         "reason ~ timeout and reason = nightly",
         "reason_class = 'timeout after N ms' and reason_class ~ timeout and reason_class != other",
         "type in (news, mail) and tenant in (acme)",
+        "tag != eu and tag !~ eu",
         "priority < 0 and priority = -5",
         "attempts >= 2 and crashes in (0, 1)",
         "added = 2026-01-01T00:00:00Z",
@@ -232,6 +242,7 @@ fn selections_ask_for_states_numbers_and_times() {
         "state = completed",
         "reason_class = other",
         "priority > 0",
+        "tag ~ ''",
         "attempts = 3",
         "ended < 2026-01-01T00:00:00Z",
         "age > 3h",
@@ -255,7 +266,7 @@ fn mistakes_in_selections_say_what_fits() {
         ("added > 2d", 9, "expected a time"),
         ("added ~ '2026'", 7, "expected one of = != < <= > >= in"),
         ("attempts = many", 12, "expected a number"),
-        ("colour = red", 1, "expected id, type, task, tenant, user, state"),
+        ("colour = red", 1, "expected id, type, task, tenant, user, tag, state"),
     ] {
         let mistake = Condition::parse_selection(text).unwrap_err();
         assert_eq!(mistake.column, column, "{text}: {mistake}");
@@ -280,6 +291,10 @@ fn the_values_that_a_job_must_have_narrow_a_search() {
         ("tenant = 17 or tenant = 007", Indexed::Tenant, Some(vec!["007", "17"])),
         ("type = a and (tenant = b and state = failed)", Indexed::State, Some(vec!["failed"])),
         ("state = delayed and state = parked", Indexed::State, Some(vec!["delayed"])),
+        ("tag = eu and tag in (nightly, us)", Indexed::Tag, Some(vec!["eu"])),
+        ("tag in (eu, us) and tag != eu", Indexed::Tag, Some(vec!["eu", "us"])),
+        ("tag != eu", Indexed::Tag, None),
+        ("tag = eu or state = failed", Indexed::Tag, None),
         ("reason_class = 'a b' and state = failed", Indexed::ReasonClass, Some(vec!["a b"])),
         ("reason_class ~ a", Indexed::ReasonClass, None),
         ("", Indexed::Type, None),
@@ -293,7 +308,10 @@ fn the_values_that_a_job_must_have_narrow_a_search() {
 /// Conditions as text.
 fn conditions() -> impl Strategy<Value = String> {
     let comparison = prop_oneof![
-        (prop::sample::select(vec!["id", "type", "tenant"]), prop::sample::select(vec!["a", "b", "'c d'"]))
+        (
+            prop::sample::select(vec!["id", "type", "tenant", "tag"]),
+            prop::sample::select(vec!["a", "b", "'c d'"])
+        )
             .prop_flat_map(|(field, value)| {
                 prop::sample::select(vec!["=", "!=", "<", ">="])
                     .prop_map(move |operator| format!("{field} {operator} {value}"))
@@ -339,6 +357,7 @@ proptest! {
     fn prop_a_selected_job_has_the_values_that_narrow_the_search(
         text in conditions(),
         (id, job_type, tenant) in ("[a-c]", "[a-c]", "[a-c]"),
+        tags in prop::collection::btree_set("[a-c]", 0..3),
         states in prop::sample::select(vec![vec!["pending"], vec!["delayed", "parked"], vec!["delayed"], vec!["failed"]]),
         attempts in 0..9_u32,
     ) {
@@ -358,6 +377,7 @@ proptest! {
             tenant: &tenant,
             user: None,
             task: None,
+            tags: &tags,
             reasons: &[],
             added_us: 0,
             option: &option,
@@ -373,6 +393,7 @@ proptest! {
         let may_hold = has(Indexed::Id, &[&id])
             && has(Indexed::Type, &[&job_type])
             && has(Indexed::Tenant, &[&tenant])
+            && has(Indexed::Tag, &tags.iter().map(String::as_str).collect::<Vec<_>>())
             && has(Indexed::State, &states);
         prop_assert!(!holds || may_hold, "{}", text);
     }

@@ -432,6 +432,7 @@ mod tests {
                 id: "a".to_owned(),
                 tenant: "acme".to_owned(),
                 task: None,
+                tags: std::collections::BTreeSet::new(),
                 state: "pending".to_owned(),
                 at_us: 1,
                 reason: None,

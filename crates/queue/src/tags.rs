@@ -1,0 +1,49 @@
+//! Tags: words by which jobs are found.
+//!
+//! Each tag of a job is a row `("tags", type, tag, tenant, id)`. It says nothing of the job's place, so it is written when the job is
+//! added, and cleared when the job is removed. In between, only adding the job again with other tags or another tenant changes it: a job
+//! without tags pays nothing, and one with tags pays nothing for its transitions. Lists and searches read the records of a
+//! tag's jobs where these are few ([`crate::listing`], [`crate::selection`]).
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use turnwise_store::Transaction;
+
+use crate::spec::JobSpec;
+pub use crate::spec::{MAX_TAG_BYTES, MAX_TAGS, check_tag};
+use crate::{Job, Keyspace, Result};
+
+impl Job {
+    /// The keys of the rows of its tags.
+    pub fn tag_rows(&self, keys: &Keyspace) -> BTreeSet<Bytes> {
+        rows(keys, self, &self.spec)
+    }
+}
+
+/// The keys of the rows of a job's tags, with another spec.
+fn rows(keys: &Keyspace, job: &Job, spec: &JobSpec) -> BTreeSet<Bytes> {
+    spec.tags.iter().map(|tag| keys.tag_entry(&job.job_type, tag, &spec.tenant, &job.id)).collect()
+}
+
+/// Writes the rows of a new job.
+pub(crate) fn write(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    job.tag_rows(keys).into_iter().try_for_each(|row| Ok(tx.set(row, Bytes::new())?))
+}
+
+/// Changes the rows of a job to those of another spec.
+pub(crate) fn change(tx: &Transaction, keys: &Keyspace, job: &Job, spec: &JobSpec) -> Result<()> {
+    let (old, new) = (job.tag_rows(keys), rows(keys, job, spec));
+    for row in old.difference(&new) {
+        tx.clear(row.clone())?;
+    }
+    for row in new.difference(&old) {
+        tx.set(row.clone(), Bytes::new())?;
+    }
+    Ok(())
+}
+
+/// Clears the rows of a job that is removed.
+pub(crate) fn clear(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    job.tag_rows(keys).into_iter().try_for_each(|row| Ok(tx.clear(row)?))
+}
