@@ -38,14 +38,14 @@ impl World {
     async fn end(&self, id: &str, claim: &Claim, ending: &Ending, log: &[LogLine]) -> Job {
         self.run(async |tx, keys| {
             let context = Context { kept: KEPT, ..Context::new(tx, keys, T, 3, 20) };
-            claims::end_with(context, id, claim, ending, Report { info: None, log }, None).await
+            claims::end_with(context, id, claim, ending, Report { log, ..Report::default() }, None).await
         })
         .await;
         self.find(id).await.unwrap()
     }
 
     async fn log(&self, id: &str, claim: &Claim, log: &[LogLine]) {
-        let report = Report { info: None, log };
+        let report = Report { log, ..Report::default() };
         let run = RunKey::new(T, id, claim);
         self.run(async |tx, keys| claims::report(tx, keys, run, report, 4).await).await;
     }
@@ -230,7 +230,7 @@ async fn lines_of_a_stale_claim_and_too_many_lines_are_refused() {
     let report = async |claim: &Claim, log: &[LogLine]| {
         world
             .try_run(async |tx, keys| {
-                let report = Report { info: None, log };
+                let report = Report { log, ..Report::default() };
                 claims::report(tx, keys, RunKey::new(T, "a", claim), report, 4).await
             })
             .await

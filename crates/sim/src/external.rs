@@ -394,7 +394,7 @@ impl Me {
         let message = format!("report {n}");
         let log = [LogLine { at_us: 0, level: Level::Info, message, fields: None }];
         let update = |external: External, _| async move {
-            let report = Report { info: Some(&info), log: &log };
+            let report = Report { log: &log, ..Report::of(Some(&info)) };
             external.update(EXTERNAL, &worker, &id, claim, report).await
         };
         self.call(Duration::ZERO, update).await
