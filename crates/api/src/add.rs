@@ -3,15 +3,13 @@
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::value::RawValue;
 use turnwise_protocol::{
-    AddJob, AddJobs, Added, AddedJob, AddedJobs, IfExists, MAX_ADDED, MAX_AFTER, MAX_ATTEMPTS,
-    MAX_BATCH_BODY_BYTES, MAX_DELAY_MS, MAX_TIME_US, NewJob, codes, names,
+    AddJob, AddJobs, Added, AddedJob, AddedJobs, IfExists, MAX_ADDED, MAX_AFTER, MAX_BATCH_BODY_BYTES,
+    MAX_DELAY_MS, MAX_TIME_US, NewJob, TaskTerms, codes, names,
 };
 use turnwise_queue::locks::has_room;
 use turnwise_queue::tags::MAX_TAGS;
 use turnwise_queue::trace::Traceparent;
-use turnwise_queue::{
-    After, DEFAULT_TENANT, JobSpec, MAX_PRIORITY, MIN_PRIORITY, Retry, Then, dependencies, jobs,
-};
+use turnwise_queue::{After, DEFAULT_TENANT, JobSpec, MAX_PRIORITY, MIN_PRIORITY, Then, dependencies, jobs};
 use turnwise_store::{Error as StoreError, MaybeStoreError as _, Store, Transaction};
 use turnwise_web::access::Caller;
 use turnwise_web::traced;

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use turnwise_protocol::{RunningJob, SlotBounds, Worker, Workers, names};
-use turnwise_queue::{Bounds, NODE_TYPE, jobs, workers as rows};
+use turnwise_queue::{Bounds, NODE_TYPE, jobs, types, workers as rows};
 use turnwise_store::Transaction;
 use turnwise_web::access::shown_owner;
 use utoipa::IntoParams;

@@ -12,7 +12,10 @@ use turnwise_queue::{
     After, Claim, Context, EventKind, Lifetime, NewJob, State, StatedTerms, Terms, jobs, lifetimes,
 };
 
-type World = crate::common::World<()>;
+type World = crate::common::World<Lifetimes>;
+
+#[derive(Default)]
+struct Lifetimes;
 
 fn within(id: &str, start_within_us: i64) -> NewJob {
     new(id, Lifetime { start_within_us: Some(start_within_us), keep_us: None })
