@@ -236,7 +236,7 @@ words! {
         #[default]
         Keep = "keep",
         /// The job takes the given values, and keeps those that are left out. A job that has ended runs again, a running job runs once more after it has
-        /// ended, and a waiting job keeps its place. Without `locks`, the job keeps its locks, unless the request has new options from which the
+        /// ended, and a waiting job keeps its place. Without `locks`, the job keeps its locks, unless the request has new options or a task from which the
         /// catalogue derives them. Conditions of an earlier request (`after`, a delay) do not apply again to a job that has ended.
         Again = "again",
     }
