@@ -82,7 +82,10 @@ pub use filters::{holds as filter_holds, release_filtered};
 pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
 pub use live::Live;
 pub use locks::{LockError, QueueRules, Startable, Weight, startable, weigh};
-pub use metrics::{CrashKind, JOB_BOUNDS_US, MAX_TYPES, Metrics, OTHER_TYPES, RunResult, TypeMetrics};
+pub use metrics::{
+    CrashKind, JOB_BOUNDS_US, MAX_TASKS_OF_TYPE, MAX_TYPES, Metrics, OTHER, RunResult, TaskMetrics,
+    TypeMetrics,
+};
 pub use monitor::Monitor;
 pub use nodes::{Joined, join_nodes};
 pub use options::{Options, Tunables};
