@@ -54,6 +54,8 @@ pub enum Row {
     Counts(String, String),
     /// What a charger has charged to a tenant: type, tenant, charger.
     Usage(String, String, String),
+    /// How long the jobs of the tasks of this type run.
+    RunTimes(String),
     /// How far the keys of a type have been lifted.
     Boost(String),
     /// When servers check a job's run.
@@ -172,6 +174,7 @@ impl Row {
                 Row::Counts(job_type, tenant)
             }
             ("usage", 4) => Row::Usage(text(1)?, text(2)?, text(3)?),
+            ("run_times", 2) => Row::RunTimes(text(1)?),
             ("boost", 2) => Row::Boost(text(1)?),
             ("wake", 2) => Row::Wake(text(1)?),
             ("workers", 3) => Row::Worker(pair(1, 2)?, WorkerRow::Member),

@@ -54,6 +54,7 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.roomy_entry("t", &filter), Row::Roomy("t".into(), filter.clone())),
         (keys.waiting_entry("t", "a"), Row::Waiting("t".into(), a.clone())),
         (keys.usage_entry("t", "a", "b"), Row::Usage("t".into(), a.clone(), b.clone())),
+        (keys.run_times("t"), Row::RunTimes("t".into())),
         (keys.boost("t"), Row::Boost("t".into())),
         (keys.delayed_entry("t", 5, "i"), Row::Index(job(), IndexRow::Delayed(5))),
         (keys.ended_entry("t", 7, 5, "i"), Row::Index(job(), IndexRow::Ended(7, 5))),

@@ -51,11 +51,12 @@
 //! | `("webhooks", id, "more")` | `true`: its job runs once more after its current run | the node that numbers events |
 //! | `("webhooks_vs")` | versionstamp (10 bytes) of the webhooks | a change of a webhook, not of how far it is |
 //! | `("history", seconds, interval, node)` | a sample of a node; without a name, of the store, or of all together ([`crate::history`]) | that node |
-//! | `("ended", type, partition, ended, id)` | tenant, and the number of the class of its reason (JSON); by [`crate::ended`] | with the record |
+//! | `("ended", type, partition, ended, id)` | tenant, and the numbers of the class of its reason and of its task (JSON); by [`crate::ended`] | with the record |
 //! | `("active", type, worker, id)` | what the worker reports ([`crate::Active`]) | the claim's holder |
 //! | `("deadlines", at, type, id)` | claim (JSON): at that time, servers check the run's timeouts ([`crate::deadlines`]) | with the active row |
 //! | `("wake", type)` | versionstamp (10 bytes), set whenever a job becomes pending or delayed | with the record |
 //! | `("usage", type, tenant, charger)` | what this charger has charged to the tenant ([`crate::usage::Charged`]) | that charger |
+//! | `("run_times", type)` | how long the jobs of its tasks run, as learnt (JSON, µs by task; [`crate::usage::run_times`]) | chargers whose estimates have changed |
 //! | `("boost", type)` | how far keys have been lifted ([`crate::usage::Boost`]) | workers that sort by keys |
 //! | `("signal", type, worker)` | versionstamp (10 bytes), set whenever one of its jobs must stop | a request to stop a job |
 //! | `("claims", type, worker)` | number of the latest claim of a worker that does not count them itself | with its claims |

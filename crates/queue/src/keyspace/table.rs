@@ -89,6 +89,8 @@ keys! {
     range usage(job_type: &str) = ("usage", job_type);
     /// What was charged to one tenant.
     range usage_of(job_type: &str, tenant: &str) = ("usage", job_type, tenant);
+    /// How long the jobs of a type's tasks run.
+    key run_times(job_type: &str) = ("run_times", job_type);
     /// How far the keys of a type have been lifted.
     key boost(job_type: &str) = ("boost", job_type);
 

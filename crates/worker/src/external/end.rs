@@ -277,7 +277,7 @@ impl External {
                     && let Some(before) = &before
                     && let Some(started_us) = before.started_us
                 {
-                    account.fair.end_unknown(&before.tenant, started_us, by_itself);
+                    account.fair.end_unknown((&before.tenant, before.task.as_deref()), started_us, by_itself);
                 }
                 job.map(|job| *job)
             }
