@@ -49,6 +49,7 @@ mod incarnation;
 mod line;
 mod live;
 mod locks;
+mod log_bounds;
 mod membership;
 mod metrics;
 mod monitor;
@@ -82,6 +83,7 @@ pub use filters::{holds as filter_holds, release_filtered};
 pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
 pub use live::Live;
 pub use locks::{LockError, QueueRules, Startable, Weight, startable, weigh};
+pub use log_bounds::{INTERVAL as LOG_SWEEP_INTERVAL, LogBounds};
 pub use metrics::{
     CrashKind, JOB_BOUNDS_US, MAX_TASKS_OF_TYPE, MAX_TYPES, Metrics, OTHER, RunResult, TaskMetrics,
     TypeMetrics,
@@ -91,7 +93,7 @@ pub use nodes::{Joined, join_nodes};
 pub use options::{Options, Tunables};
 pub use pass::{Passes, QueueHead, compared, explain};
 pub use recorder::{EventRules, Recorder};
-pub use retention::{Retention, RetentionOptions};
+pub use retention::{DEFAULT_TENANT_LOG_BYTES, Retention, RetentionOptions};
 pub use spans::{
     ChildSpan, MAX_CHILDREN, MAX_REASON_BYTES, Producer, RunSpans, Span, SpanKind, SpanSink, SpanValue, Spans,
 };
