@@ -20,7 +20,7 @@ const LARGEST_PAGE_ROWS: usize = 8_000;
 /// A page of more bytes halves the limit in rows for the next one; a page of less than half doubles it.
 const PAGE_BYTES: usize = 4 << 20;
 /// The families of rows, where parts begin. A family that is missing here is read with the family before it.
-const FAMILIES: &str = "active bodies changes delayed documents ended jobs local options output parked pending replications \
+const FAMILIES: &str = "active bodies changes delayed documents ended jobs local logs options output parked pending replications \
                         sequence tags usage waiting";
 const PAGES_AHEAD: usize = 2;
 

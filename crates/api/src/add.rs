@@ -102,8 +102,9 @@ struct Ready {
     /// out.
     request: NewJob,
     states_options: bool,
-    /// Stated by the request, or derived by the catalogue from the request's options.
     states_locks: bool,
+    /// The catalogue derives the locks from what the request states.
+    derives_locks: bool,
     /// Its span, if it is traced.
     trace: Option<Producer>,
     /// The server generated its id, so no other job can have it.
@@ -322,6 +323,9 @@ async fn with_kept(app: &App, tx: &Transaction, ready: &Ready) -> Result<turnwis
         false => old.run().and_then(|run| run.next.locks.clone()).unwrap_or_else(|| old.locks.clone()),
     };
     new.spec = stated(&ready.request, JobSpec { locks, trace: new.spec.trace, ..old.spec })?;
+    if ready.derives_locks {
+        new.spec.locks = catalogue::derived(&new, &app.catalogue, &app.store.limits());
+    }
     Ok(new)
 }
 
@@ -437,8 +441,9 @@ fn prepare(
     let priority = request.priority.map(priority_of).transpose().map_err(|problem| bad(&problem))?;
     let (options, locks) = (request.options.take(), request.locks.take());
     let states_options = options.is_some();
+    let states_locks = locks.is_some();
     let in_catalogue = app.catalogue.line(&request.job_type).is_some();
-    let states_locks = locks.is_some() || states_options && in_catalogue;
+    let derives_locks = !states_locks && in_catalogue && (states_options || request.task.is_some());
     let options = options.unwrap_or_else(|| RawValue::from_string("{}".to_owned()).expect("it is JSON"));
     // Options that the job keeps were checked when they were added.
     let checked_options = (states_options || request.if_exists == IfExists::Keep).then_some(&*options);
@@ -507,5 +512,5 @@ fn prepare(
             "store large data elsewhere, and put its address into the options",
         ));
     }
-    Ok(Ready { job, request, states_options, states_locks, trace: None, made })
+    Ok(Ready { job, request, states_options, states_locks, derives_locks, trace: None, made })
 }

@@ -84,7 +84,9 @@ pub fn derived(job: &NewJob, catalogue: &Catalogue, limits: &Limits) -> Requests
     }
     // The request's parser has already checked that they are JSON.
     let options = turnwise_catalogue::parse_options(job.options.get());
-    let Some(mut derived) = catalogue.requests(&job.job_type, &options) else { return Requests::default() };
+    let Some(mut derived) = catalogue.requests(&job.job_type, job.task.as_deref(), &options) else {
+        return Requests::default();
+    };
     derived.fit(|requests| has_room(requests, limits));
     log_faults(job, &derived);
     derived.requests

@@ -64,8 +64,7 @@ pub(super) async fn follow_job(
         about: Arc::new(About { app, caller, path }),
         last: None,
         info: None,
-        ready: VecDeque::new(),
-        done: false,
+        ready: Ready::default(),
     };
     if let Some(LastSeen { event, end }) = last {
         follower.last = Some(event);
@@ -73,11 +72,67 @@ pub(super) async fn follow_job(
             return Ok(StatusCode::NO_CONTENT.into_response());
         }
     }
-    follower.ready.push_back(Bytes::from_static(RETRY.as_bytes()));
-    Ok(response(stream::unfold(follower, |mut follower| async move {
-        let piece = follower.next().await?;
+    Ok(follow(follower))
+}
+
+/// What a stream of events sends next.
+#[derive(Default)]
+pub(super) struct Ready {
+    pieces: VecDeque<Bytes>,
+    /// Whether the stream ends behind them.
+    pub done: bool,
+}
+
+impl Ready {
+    /// Adds an event.
+    pub fn push(&mut self, name: &str, id: Option<impl ToString>, data: &impl Serialize) {
+        let mut text = String::new();
+        // A job's values are as they were written, and may contain line breaks between tokens. A line break would end
+        // the event's line.
+        let data = json(data).replace(['\r', '\n'], " ");
+        push(&mut text, name, id.map(|id| id.to_string()).as_deref(), &data);
+        self.pieces.push_back(text.into());
+    }
+
+    /// Adds a comment, by which both sides detect a broken connection.
+    pub fn beat(&mut self) {
+        self.pieces.push_back(Bytes::from_static(b":\n\n"));
+    }
+}
+
+/// One client's position in what it follows.
+pub(super) trait Follow: Send + 'static {
+    /// What was found so far.
+    fn ready(&mut self) -> &mut Ready;
+
+    /// Adds what is new. If there is nothing, waits until there may be something.
+    fn look_or_wait(&mut self) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// A response with what one client follows.
+pub(super) fn follow(mut follower: impl Follow) -> Response {
+    follower.ready().pieces.push_back(Bytes::from_static(RETRY.as_bytes()));
+    response(stream::unfold(follower, |mut follower| async move {
+        let piece = next(&mut follower).await?;
         Some((piece, follower))
-    })))
+    }))
+}
+
+/// The next piece of a stream. Dropping this future drops its watches.
+async fn next(follower: &mut impl Follow) -> Option<Bytes> {
+    loop {
+        if let Some(piece) = follower.ready().pieces.pop_front() {
+            return Some(piece);
+        }
+        if follower.ready().done {
+            return None;
+        }
+        if let Err(error) = follower.look_or_wait().await {
+            // The client reconnects, and receives what it missed.
+            tracing::warn!(?error, "a stream of events ended early");
+            return None;
+        }
+    }
 }
 
 /// A response of events.
@@ -164,26 +219,12 @@ struct Follower {
     last: Option<EventId>,
     /// The last progress that was sent.
     info: Option<String>,
-    ready: VecDeque<Bytes>,
-    done: bool,
+    ready: Ready,
 }
 
-impl Follower {
-    /// The next piece of the stream. Dropping this future drops its watches.
-    async fn next(&mut self) -> Option<Bytes> {
-        loop {
-            if let Some(piece) = self.ready.pop_front() {
-                return Some(piece);
-            }
-            if self.done {
-                return None;
-            }
-            if let Err(error) = self.look_or_wait().await {
-                // The client reconnects, and receives the events that it missed.
-                tracing::warn!(?error, "a stream of events ended early");
-                return None;
-            }
-        }
+impl Follow for Follower {
+    fn ready(&mut self) -> &mut Ready {
+        &mut self.ready
     }
 
     /// Sends new events. If there are none, waits until there may be some.
@@ -195,8 +236,8 @@ impl Follower {
         let seen = tx.get(&key).await?;
         // A job that was removed may have been added again, by another tenant.
         let Some(job) = caller.sees(jobs::get(&tx, keys, job_type, id).await?) else {
-            self.push(names::REMOVED, None, &Removed { removed: true });
-            self.done = true;
+            self.ready.push(names::REMOVED, None::<u64>, &Removed { removed: true });
+            self.ready.done = true;
             return Ok(());
         };
         let mut report = None;
@@ -224,14 +265,16 @@ impl Follower {
         tokio::select! {
             biased;
             // The client reconnects to another server, or to this one after its restart.
-            () = stop.cancelled() => self.done = true,
+            () = stop.cancelled() => self.ready.done = true,
             () = changed => {}
             () = reported => {}
-            () = store.runtime().sleep(HEARTBEAT) => self.ready.push_back(Bytes::from_static(b":\n\n")),
+            () = store.runtime().sleep(HEARTBEAT) => self.ready.beat(),
         }
         Ok(())
     }
+}
 
+impl Follower {
     /// The events that were not sent yet, oldest first.
     fn unseen<'a>(&self, job: &'a Job) -> Vec<(EventId, &'a Event)> {
         let mut events = with_ids(&job.history);
@@ -255,7 +298,7 @@ impl Follower {
                 reason: event.kind.reason().map(str::to_owned),
             };
             self.last = Some(*event_id);
-            self.push(names::STATE, Some(LastSeen { event: *event_id, end: false }), &data);
+            self.ready.push(names::STATE, Some(LastSeen { event: *event_id, end: false }), &data);
         }
         !unseen.is_empty()
     }
@@ -263,25 +306,16 @@ impl Follower {
     fn push_progress(&mut self, info: Option<&serde_json::value::RawValue>) -> bool {
         let Some(info) = info.filter(|info| self.info.as_deref() != Some(info.get())) else { return false };
         self.info = Some(info.get().to_owned());
-        self.push(names::PROGRESS, None, &Progress { info: info.to_owned() });
+        self.ready.push(names::PROGRESS, None::<u64>, &Progress { info: info.to_owned() });
         true
     }
 
     async fn push_end(&mut self, job: Job, tx: turnwise_store::Transaction) -> Result<()> {
         let id = self.last.map(|event| LastSeen { event, end: true });
         let job: api::Job = view::job(&self.about.app, &tx, job).await?;
-        self.push(names::END, id, &job);
-        self.done = true;
+        self.ready.push(names::END, id, &job);
+        self.ready.done = true;
         Ok(())
-    }
-
-    fn push<T: Serialize>(&mut self, name: &str, id: Option<LastSeen>, data: &T) {
-        let mut text = String::new();
-        // A job's values are as they were written, and may contain line breaks between tokens. A line break would end
-        // the event's line.
-        let data = json(data).replace(['\r', '\n'], " ");
-        push(&mut text, name, id.map(|id| id.to_string()).as_deref(), &data);
-        self.ready.push_back(text.into());
     }
 }
 

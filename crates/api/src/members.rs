@@ -111,6 +111,7 @@ pub(super) async fn worker(app: &App, tx: &Transaction, job_type: &str, row: row
     running.truncate(MAX_RUNNING);
     let running = running.into_iter().map(|(id, active)| RunningJob {
         id,
+        task: active.task,
         claim: active.claim,
         started_us: active.started_us,
     });

@@ -1,12 +1,9 @@
 //! What the runs of a job leave: its result, its log, and the options that they were given.
 
-use std::collections::VecDeque;
-
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
-use futures::stream;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use turnwise_protocol::events::names;
@@ -14,15 +11,16 @@ use turnwise_protocol::{
     self as api, LogLevel, LogPage, MAX_LIMIT, MAX_LOG_LINES, MAX_TIME_US, NewLogLine, Removed,
     ServerSentEvent,
 };
+use turnwise_queue::LogLine;
 use turnwise_queue::output::{self, JobResult, Level};
-use turnwise_queue::{LogLine, secrets};
+use turnwise_queue::secrets::{self, Secrets};
 use turnwise_web::access::Caller;
 use utoipa::IntoParams;
 
 use super::app::App;
 use super::builtin_types;
 use super::error::{Result, V1Error};
-use super::events::{HEARTBEAT, RETRY, json, push, response};
+use super::events::{self, Follow, HEARTBEAT, Ready};
 use super::extract::{Call, JobPath, Params, Shown};
 use super::jobs::visible;
 use super::list::{check_limit, default_limit};
@@ -68,11 +66,12 @@ pub async fn whole_options(app: &App, caller: &Caller, path: &JobPath) -> Result
     if !shows_options(caller, &job.job_type, &job.tenant) {
         return Ok(None);
     }
+    let secrets = Secrets::of_type(&tx, &app.keys, &job.job_type).await?;
+    if secrets.hide_all() {
+        return Ok(None);
+    }
     let options = turnwise_queue::jobs::options(&tx, &app.keys, &job).await?;
-    let shown = secrets::shown_options(&tx, &app.keys, &job).await?;
-    // What hides nothing may still have other white space.
-    let value = |json: &RawValue| serde_json::from_str::<serde_json::Value>(json.get()).ok();
-    Ok((options.get() == shown.get() || value(&options) == value(&shown)).then_some(options))
+    Ok((!secrets.hide_some_of(&options)).then_some(options))
 }
 
 /// Get a job's result
@@ -171,14 +170,9 @@ pub(super) async fn get_logs(
         return Ok(axum::response::IntoResponse::into_response(Shown(page)));
     }
     drop(tx);
-    let last = headers.get(super::events::LAST_EVENT_ID).and_then(|id| id.to_str().ok()?.parse::<u64>().ok());
+    let last = headers.get(events::LAST_EVENT_ID).and_then(|id| id.to_str().ok()?.parse::<u64>().ok());
     let from = last.map_or(from, |last| last.saturating_add(1));
-    let mut follower = Follower { app, caller, path, from, ready: VecDeque::new(), done: false };
-    follower.ready.push_back(Bytes::from_static(RETRY.as_bytes()));
-    Ok(response(stream::unfold(follower, |mut follower| async move {
-        let piece = follower.next().await?;
-        Some((piece, follower))
-    })))
+    Ok(events::follow(Follower { app, caller, path, from, ready: Ready::default() }))
 }
 
 /// A page of a job's log.
@@ -225,26 +219,12 @@ struct Follower {
     caller: Caller,
     path: JobPath,
     from: u64,
-    ready: VecDeque<Bytes>,
-    done: bool,
+    ready: Ready,
 }
 
-impl Follower {
-    /// The next piece of the stream. Dropping this future drops its watches.
-    async fn next(&mut self) -> Option<Bytes> {
-        loop {
-            if let Some(piece) = self.ready.pop_front() {
-                return Some(piece);
-            }
-            if self.done {
-                return None;
-            }
-            if let Err(error) = self.look_or_wait().await {
-                // The client reconnects, and continues after its last line.
-                tracing::warn!(?error, "a stream of lines ended early");
-                return None;
-            }
-        }
+impl Follow for Follower {
+    fn ready(&mut self) -> &mut Ready {
+        &mut self.ready
     }
 
     /// Sends new lines. If there are none, waits until there may be some.
@@ -256,22 +236,22 @@ impl Follower {
         let (seen, logged) = (tx.get(&key).await?, tx.get(&head).await?);
         let job = turnwise_queue::jobs::get(&tx, keys, job_type, id).await?;
         let Some(job) = self.caller.sees(job) else {
-            self.push(names::REMOVED, None, &json(&Removed { removed: true }));
-            self.done = true;
+            self.ready.push(names::REMOVED, None::<u64>, &Removed { removed: true });
+            self.ready.done = true;
             return Ok(());
         };
         let page = page(&app, &tx, &self.path, self.from, LINES_AT_ONCE).await?;
         self.from = page.next;
         for line in &page.lines {
-            self.push(names::LINE, Some(line.number), &json(line));
+            self.ready.push(names::LINE, Some(line.number), line);
         }
         if !page.lines.is_empty() {
             return Ok(());
         }
         if job.state().is_final() {
             let job = super::view::job(&app, &tx, job).await?;
-            self.push(names::END, None, &json(&job));
-            self.done = true;
+            self.ready.push(names::END, None::<u64>, &job);
+            self.ready.done = true;
             return Ok(());
         }
         drop(tx);
@@ -280,19 +260,11 @@ impl Follower {
         tokio::select! {
             biased;
             // The client reconnects to another server, or to this one after its restart.
-            () = app.stop.cancelled() => self.done = true,
+            () = app.stop.cancelled() => self.ready.done = true,
             () = changed => {}
             () = logged => {}
-            () = store.runtime().sleep(HEARTBEAT) => self.ready.push_back(Bytes::from_static(b":\n\n")),
+            () = store.runtime().sleep(HEARTBEAT) => self.ready.beat(),
         }
         Ok(())
-    }
-
-    fn push(&mut self, name: &str, number: Option<u64>, data: &str) {
-        let mut text = String::new();
-        let number = number.map(|number| number.to_string());
-        // Values are as they were written, and may have line breaks between tokens.
-        push(&mut text, name, number.as_deref(), &data.replace(['\r', '\n'], " "));
-        self.ready.push_back(text.into());
     }
 }

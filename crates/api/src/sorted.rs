@@ -1,4 +1,4 @@
-//! Pages of jobs by time, and `GET /v1/failures`: failed jobs by the class of their reason.
+//! Pages of jobs by time, and `GET /v1/failures`: failed jobs by their task and the class of their reason.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -201,11 +201,12 @@ pub(super) struct FailuresParams {
 
 /// Count failures by reason
 ///
-/// Failed jobs by the class of their reason, the most frequent first. `reason_class` of a list selects the jobs of a class. Of more than 100 types,
+/// Failed jobs by their task and the class of their reason, the most frequent first. `reason_class` of a list selects the jobs of a class, and its
+/// condition (`where`) those of a task. Of more than 100 types,
 /// those that come first by name are counted.
 #[utoipa::path(
     get, path = "/failures", tag = "jobs", operation_id = "count_failures", params(FailuresParams),
-    responses((status = 200, body = Failures, description = "The classes."), Common),
+    responses((status = 200, body = Failures, description = "The failures."), Common),
 )]
 pub(super) async fn count_failures(
     Call { app, caller, .. }: Call,
@@ -216,7 +217,7 @@ pub(super) async fn count_failures(
     Ok(Shown(most_frequent(&app, &caller, job_type.as_deref(), tenant.as_deref(), MAX_FAILURES).await?))
 }
 
-/// The most frequent classes of the failures that the caller may see.
+/// The most frequent failures that the caller may see.
 pub async fn most_frequent(
     app: &App,
     caller: &Caller,
@@ -240,6 +241,7 @@ pub async fn most_frequent(
         jobs: failure.jobs,
         latest_us: failure.latest_us,
         reason: failure.example.reason().map(str::to_owned),
+        task: failure.example.spec.task,
         job_type: failure.example.job_type,
         id: failure.example.id,
     };

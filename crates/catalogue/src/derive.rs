@@ -76,9 +76,15 @@ pub enum Cause {
     /// More units than the resource has, so it locks all of them.
     #[error("it wants more units than the {0} that there are, and gets these")]
     TooManyUnits(u32),
-    /// The catalogue lacks the operation.
-    #[error("the catalogue has no such operation as its option {option:?} says, and no `otherwise` for it")]
-    NoSuchOperation {
+    /// Neither the job nor an option names a task.
+    #[error("it names no task, and the catalogue has no `otherwise` for it")]
+    NoTask,
+    /// The catalogue lacks the task that the job names.
+    #[error("the catalogue has no such task as the job names, and no `otherwise` for it")]
+    UnknownTask,
+    /// The catalogue lacks the task that an option names.
+    #[error("the catalogue has no such task as its option {option:?} says, and no `otherwise` for it")]
+    NoSuchTask {
         /// The option with its name.
         option: String,
     },
@@ -93,7 +99,7 @@ pub enum Cause {
 impl Cause {
     /// Whether the options or the catalogue need correction. Otherwise the cause is expected.
     pub fn is_fault(&self) -> bool {
-        !matches!(self, Cause::Said | Cause::Missing { .. })
+        !matches!(self, Cause::Said | Cause::Missing { .. } | Cause::NoTask)
     }
 }
 
@@ -113,9 +119,9 @@ impl fmt::Display for Because {
 }
 
 impl Catalogue {
-    /// The locks of a job of this type with these options; `None` if the catalogue lacks the type. The requests are always valid:
-    /// they pass [`Levels::check`].
-    pub fn requests(&self, job_type: &str, options: &Value) -> Option<Derived> {
+    /// The locks of a job of this type that names this task, or none, and has these options; `None` if the catalogue lacks the type.
+    /// The requests are always valid: they pass [`Levels::check`].
+    pub fn requests(&self, job_type: &str, task: Option<&str>, options: &Value) -> Option<Derived> {
         let kind = self.types.get(job_type)?;
         let mut deriving =
             Deriving { levels: &self.levels, derived: Derived { line: kind.line, ..Derived::default() } };
@@ -123,10 +129,13 @@ impl Catalogue {
             deriving.entry(entry, options, None);
         }
         match steps(kind, options) {
-            Ok(None) => deriving.operation(kind, options, None),
+            Ok(None) => deriving.task(kind, task, options, None),
             Ok(Some(steps)) => {
+                if let Some(entry) = task.and_then(|name| kind.task(name)) {
+                    deriving.entry(entry, options, None);
+                }
                 for (n, step) in (1..).zip(steps) {
-                    deriving.operation(kind, step, Some(n));
+                    deriving.task(kind, None, step, Some(n));
                 }
             }
             Err(cause) => deriving.unknown_at_all_levels(kind, None, &cause),
@@ -141,6 +150,22 @@ impl Catalogue {
             }
         });
         Some(Derived { requests, unknown_because, warnings, line })
+    }
+}
+
+impl Kind {
+    /// The locks of the task that a job, or one of its steps, names. Without a name, an option tells it.
+    fn task_of(&self, named: Option<&str>, options: &Value) -> Result<&Entry, Cause> {
+        if let Some(name) = named {
+            return self.task(name).ok_or(Cause::UnknownTask);
+        }
+        let Some(path) = &self.task_option else { return Err(Cause::NoTask) };
+        let option = path.to_string();
+        match path.value(options) {
+            None => Err(Cause::Missing { option }),
+            Some(Value::String(name)) => self.task(name).ok_or(Cause::NoSuchTask { option }),
+            Some(other) => Err(Cause::WrongType { option, is: what(other), wanted: "the name of a task" }),
+        }
     }
 }
 
@@ -161,20 +186,16 @@ struct Deriving<'a> {
 
 impl Deriving<'_> {
     /// The locks of one step, or of the job if it has no steps.
-    fn operation(&mut self, kind: &Kind, options: &Value, step: Option<usize>) {
-        let Some(path) = &kind.operation else { return };
-        let option = path.to_string();
-        let cause = match path.value(options) {
-            None => Cause::Missing { option },
-            Some(Value::String(name)) => match kind.operations.get(kind.operation_of(name)) {
-                Some(entry) => return self.entry(entry, options, step),
-                None => Cause::NoSuchOperation { option },
+    fn task(&mut self, kind: &Kind, named: Option<&str>, options: &Value, step: Option<usize>) {
+        if kind.tasks.is_empty() {
+            return;
+        }
+        match kind.task_of(named, options) {
+            Ok(entry) => self.entry(entry, options, step),
+            Err(cause) => match &kind.otherwise {
+                Some(entry) => self.entry(entry, options, step),
+                None => self.unknown_at_all_levels(kind, step, &cause),
             },
-            Some(other) => Cause::WrongType { option, is: what(other), wanted: "the name of an operation" },
-        };
-        match &kind.otherwise {
-            Some(entry) => self.entry(entry, options, step),
-            None => self.unknown_at_all_levels(kind, step, &cause),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Declares what the jobs of each type lock.
 //!
-//! A job may state its locks itself. Otherwise a [`Catalogue`] derives them from its type and its options. An entry for each
-//! operation states which options name the resources to lock, and in which mode.
+//! A job may state its locks itself. Otherwise a [`Catalogue`] derives them from its type, its task and its options. An entry for
+//! each task states which options name the resources to lock, and in which mode.
 //!
 //! ```
 //! use serde_json::json;
@@ -9,17 +9,14 @@
 //!
 //! let catalogue = Catalogue::parse(
 //!     r#"
-//!     [jobs.cluster]
-//!     operation = "do"                # the option that names a job's operation
-//!
-//!     [jobs.cluster.operations.instance-migrate]
+//!     [jobs.cluster.tasks.instance-migrate]
 //!     instance.exclusive = ["{instance}"]
 //!     node.exclusive = ["{primary}", "{secondary}"]
 //!     "#,
 //!     "catalogue.toml",
 //! )?;
-//! let options = json!({"do": "instance-migrate", "instance": "web1", "primary": "n1"});
-//! let derived = catalogue.requests("cluster", &options).expect("the catalogue knows the type");
+//! let options = json!({"instance": "web1", "primary": "n1"});
+//! let derived = catalogue.requests("cluster", Some("instance-migrate"), &options).expect("the catalogue knows the type");
 //! assert_eq!(
 //!     serde_json::to_value(&derived.requests)?,
 //!     json!({"instance": {"exclusive": ["web1"]}, "node": {"exclusive": "unknown"}})
@@ -55,7 +52,7 @@ use template::{Count, Template};
 
 /// Largest file, in bytes.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
-/// Most operations and requests in one file, for all types together.
+/// Most tasks and requests in one file, for all types together.
 pub const MAX_ENTRIES: usize = 10_000;
 /// Most conditions of one request.
 pub const MAX_CONDITIONS: usize = 32;
@@ -85,22 +82,22 @@ impl Catalogue {
         self.types.get(job_type).map(|kind| kind.line)
     }
 
-    /// The operations of a type, in alphabetical order; none if it has none, or is unknown.
-    pub fn operations(&self, job_type: &str) -> impl Iterator<Item = &str> {
-        self.types.get(job_type).into_iter().flat_map(|kind| kind.operations.keys().map(String::as_str))
+    /// The tasks of a type, in alphabetical order; none if it has none, or is unknown.
+    pub fn tasks(&self, job_type: &str) -> impl Iterator<Item = &str> {
+        self.types.get(job_type).into_iter().flat_map(|kind| kind.tasks.keys().map(String::as_str))
     }
 
-    /// The aliases of a type's operations, in alphabetical order, each with its operation.
+    /// The aliases of a type's tasks, in alphabetical order, each with its task.
     pub fn aliases(&self, job_type: &str) -> impl Iterator<Item = (&str, &str)> {
         let aliases = self.types.get(job_type).into_iter().flat_map(|kind| &kind.aliases);
-        aliases.map(|(alias, operation)| (alias.as_str(), operation.as_str()))
+        aliases.map(|(alias, task)| (alias.as_str(), task.as_str()))
     }
 }
 
 impl Kind {
-    /// The operation that a job names, with aliases resolved.
-    fn operation_of<'a>(&'a self, name: &'a str) -> &'a str {
-        self.aliases.get(name).map_or(name, String::as_str)
+    /// The locks of a task, by its name or an alias.
+    fn task(&self, name: &str) -> Option<&Entry> {
+        self.tasks.get(self.aliases.get(name).map_or(name, String::as_str))
     }
 }
 
@@ -111,22 +108,22 @@ struct Kind {
     line: usize,
     /// The locks of each of its jobs.
     locks: Option<Entry>,
-    /// The option whose value is the operation: in each step, if there are steps.
-    operation: Option<Path>,
+    /// The option whose value is the task of a job that names none, and of each step.
+    task_option: Option<Path>,
     /// The option that lists the steps.
     steps: Option<Path>,
-    /// The locks of each operation.
-    operations: BTreeMap<String, Entry>,
-    /// Aliases, each with its operation from `operations`.
+    /// The locks of each task.
+    tasks: BTreeMap<String, Entry>,
+    /// Aliases, each with its task from `tasks`.
     aliases: BTreeMap<String, String>,
-    /// The locks of a job with another operation. `None` means that they are unknown.
+    /// The locks of a job with another task. `None` means that they are unknown.
     otherwise: Option<Entry>,
 }
 
-/// The locks of one operation: all of its rules together.
+/// The locks of one task: all of its rules together.
 #[derive(Debug, Clone, Default)]
 struct Entry {
-    /// The conditions for the big lock; `None` if the operation does not take it.
+    /// The conditions for the big lock; `None` if the task does not take it.
     big_lock: Option<Conditions>,
     rules: Vec<Rule>,
 }

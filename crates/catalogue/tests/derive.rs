@@ -10,7 +10,7 @@ fn derive(locks: &str, options: Value) -> Derived {
         "levels = [{{ name = 'node' }}, {{ name = 'disk', capacity = 4, capacities = {{ big = 8 }} }}]\n\
          [jobs.t.locks]\n{locks}"
     );
-    Catalogue::parse(&text, "c.toml").unwrap().requests("t", &options).unwrap()
+    Catalogue::parse(&text, "c.toml").unwrap().requests("t", None, &options).unwrap()
 }
 
 fn wants(locks: &str, options: Value, wanted: Value) -> Derived {
@@ -98,20 +98,20 @@ fn too_many_names_are_all_of_the_level() {
 
 const STEPS: &str = "
     [jobs.t]
-    operation = 'do'
+    task = 'do'
     steps = 'ops'
     locks.network.shared = ['{net?}']
-    operations.start.instance.exclusive = ['{instance}']
-    operations.start.node.shared = ['{node}']
-    operations.verify.node.shared = 'all'
-    operations.wipe.big_lock = { unless = { gently = true } }
+    tasks.start.instance.exclusive = ['{instance}']
+    tasks.start.node.shared = ['{node}']
+    tasks.verify.node.shared = 'all'
+    tasks.wipe.big_lock = { unless = { gently = true } }
 ";
 
 #[test]
 fn every_step_counts() {
     let catalogue = Catalogue::parse(STEPS, "c.toml").unwrap();
     let requests = |options: Value| {
-        let derived = catalogue.requests("t", &options).unwrap();
+        let derived = catalogue.requests("t", None, &options).unwrap();
         (serde_json::to_value(&derived.requests).unwrap(), texts(&derived.unknown_because))
     };
     let (wanted, because) = requests(json!({"net": "lan", "ops": [
@@ -145,18 +145,57 @@ fn every_step_counts() {
 }
 
 #[test]
-fn an_operation_that_is_not_known_may_lock_anything() {
+fn the_task_that_a_job_names_decides() {
+    let catalogue = Catalogue::parse(STEPS, "c.toml").unwrap();
+    let requests = |catalogue: &Catalogue, task, options: Value| {
+        let derived = catalogue.requests("t", task, &options).unwrap();
+        (serde_json::to_value(&derived.requests).unwrap(), texts(&derived.unknown_because))
+    };
+    let shared = json!({"node": {"shared": "all"}});
+    assert_eq!(requests(&catalogue, Some("verify"), json!({})).0, shared);
+    // The option counts only for a job that names no task.
+    assert_eq!(requests(&catalogue, Some("verify"), json!({"do": "wipe"})).0, shared);
+    // Beside its steps, a job locks what its own task locks; a task that the catalogue lacks adds nothing.
+    let steps = json!({"ops": [{"do": "start", "instance": "a", "node": "n1"}]});
+    let (wanted, _) = requests(&catalogue, Some("verify"), steps.clone());
+    assert_eq!(wanted, json!({"instance": {"exclusive": ["a"]}, "node": {"shared": "all"}}));
+    let (wanted, because) = requests(&catalogue, Some("dance"), steps);
+    assert_eq!(wanted, json!({"instance": {"exclusive": ["a"]}, "node": {"shared": ["n1"]}}));
+    assert!(because.is_empty(), "{because:?}");
+    let (wanted, because) = requests(&catalogue, Some("dance"), json!({"do": "verify"}));
+    assert_eq!(wanted["node"], json!({"exclusive": "unknown"}));
+    assert_eq!(
+        because,
+        [
+            "every level, exclusive: the catalogue has no such task as the job names, and no `otherwise` for it"
+        ]
+    );
+    // No option needs to tell the task.
+    let plain = Catalogue::parse("[jobs.t.tasks.start]\nnode.shared = ['{node}']\n", "c.toml").unwrap();
+    assert_eq!(requests(&plain, Some("start"), json!({"node": "n"})).0, json!({"node": {"shared": ["n"]}}));
+    let (_, because) = requests(&plain, None, json!({"node": "n"}));
+    assert_eq!(
+        because,
+        ["every level, exclusive: it names no task, and the catalogue has no `otherwise` for it"]
+    );
+    // Locks of all jobs of a type need no task.
+    let all = Catalogue::parse("[jobs.t]\nlocks.node.shared = ['{node}']\n", "c.toml").unwrap();
+    assert_eq!(requests(&all, Some("any"), json!({"node": "n"})).0, json!({"node": {"shared": ["n"]}}));
+}
+
+#[test]
+fn a_task_that_is_not_known_may_lock_anything() {
     let catalogue = Catalogue::parse(STEPS, "c.toml").unwrap();
     for (options, why) in [
-        (json!({"do": "dance"}), "the catalogue has no such operation as its option \"do\" says"),
+        (json!({"do": "dance"}), "the catalogue has no such task as its option \"do\" says"),
         (json!({}), "its option \"do\" is missing"),
-        (json!({"do": 3}), "its option \"do\" is a number, and must be the name of an operation"),
+        (json!({"do": 3}), "its option \"do\" is a number, and must be the name of a task"),
         (json!({"ops": []}), "its option \"ops\" must be a list of 1 to 1000 steps"),
         (json!({"ops": vec![json!({"do": "verify"}); MAX_STEPS + 1]}), "1 to 1000 steps"),
         (json!({"ops": {"do": "start"}}), "1 to 1000 steps"),
         (json!({"ops": ["start"]}), "its option \"do\" is missing (step 1)"),
     ] {
-        let derived = catalogue.requests("t", &options).unwrap();
+        let derived = catalogue.requests("t", None, &options).unwrap();
         for level in catalogue.levels().names() {
             let at = serde_json::to_value(&derived.requests.levels[level]).unwrap();
             assert_eq!(at, json!({"exclusive": "unknown"}), "{options}");
@@ -169,9 +208,9 @@ fn an_operation_that_is_not_known_may_lock_anything() {
     }
     let text = format!("{STEPS}\notherwise.node.shared = ['{{node}}']");
     let catalogue = Catalogue::parse(&text, "c.toml").unwrap();
-    let derived = catalogue.requests("t", &json!({"do": "dance", "node": "n"})).unwrap();
+    let derived = catalogue.requests("t", None, &json!({"do": "dance", "node": "n"})).unwrap();
     assert_eq!(serde_json::to_value(&derived.requests).unwrap(), json!({"node": {"shared": ["n"]}}));
-    assert!(catalogue.requests("other", &json!({})).is_none());
+    assert!(catalogue.requests("other", None, &json!({})).is_none());
 }
 
 /// Options of all shapes, with the members that the templates below name.
@@ -195,20 +234,23 @@ fn any_options() -> impl Strategy<Value = Value> {
 proptest! {
     /// For all options, the derived requests are valid and can be serialized, and each unknown request has a reason.
     #[test]
-    fn prop_derived_requests_are_valid(options in any_options()) {
+    fn prop_derived_requests_are_valid(
+        options in any_options(),
+        task in prop_oneof![Just(None), Just(Some("a")), Just(Some("b")), Just(Some("c"))],
+    ) {
         let text = "
             levels = [{ name = 'node' }, { name = 'disk', capacity = 4 }]
             [jobs.t]
-            operation = 'd'
+            task = 'd'
             steps = 'c'
             locks.node.shared = ['{a.b?}', '{b}']
-            operations.a.node = [{ exclusive = ['{a}-{b}'], when = { a = 'present' } }, { shared = 'all', when = { a = 'absent' } }]
-            operations.b.disk = { shared = ['{a}', '{b=x}'], units = '{c=2}' }
-            operations.b.big_lock = { unless = { a = ['a', 1, true] } }
+            tasks.a.node = [{ exclusive = ['{a}-{b}'], when = { a = 'present' } }, { shared = 'all', when = { a = 'absent' } }]
+            tasks.b.disk = { shared = ['{a}', '{b=x}'], units = '{c=2}' }
+            tasks.b.big_lock = { unless = { a = ['a', 1, true] } }
             otherwise.disk = { shared = ['{a?}'], exclusive = ['{b?}'] }
         ";
         let catalogue = Catalogue::parse(text, "c.toml").unwrap();
-        let derived = catalogue.requests("t", &options).unwrap();
+        let derived = catalogue.requests("t", task, &options).unwrap();
         prop_assert_eq!(catalogue.levels().check(&derived.requests), Ok(()));
         let written = serde_json::to_string(&derived.requests).unwrap();
         prop_assert_eq!(&serde_json::from_str::<Requests>(&written).unwrap(), &derived.requests);

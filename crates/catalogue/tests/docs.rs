@@ -22,8 +22,7 @@ fn every_catalogue_of_the_documentation_is_valid() {
 
 #[test]
 fn the_error_of_the_documentation_is_current() {
-    let text =
-        "\n".repeat(9) + "[jobs.cluster]\noperation = 'do'\noperations.instance-start.nod.shared = 'all'\n";
+    let text = "\n".repeat(9) + "[jobs.cluster]\nlocks = {}\ntasks.instance-start.nod.shared = 'all'\n";
     let error = Catalogue::parse(&text, "catalogue.toml").unwrap_err().to_string();
     assert_eq!(blocks(DOCS, "text")[0].trim_end(), error);
 }
@@ -31,20 +30,24 @@ fn the_error_of_the_documentation_is_current() {
 #[test]
 fn the_examples_of_the_documentation_are_correct() {
     let first = Catalogue::parse(blocks(DOCS, "toml")[0], "docs/locks.md").unwrap();
-    let wants = |catalogue: &Catalogue, job_type, options| {
-        serde_json::to_value(catalogue.requests(job_type, &options).unwrap().requests).unwrap()
+    let wants = |catalogue: &Catalogue, job_type, task, options| {
+        serde_json::to_value(catalogue.requests(job_type, task, &options).unwrap().requests).unwrap()
     };
-    assert_eq!(wants(&first, "backup", json!({"host": "n1"})), json!({"node": {"shared": ["n1"]}}));
+    assert_eq!(wants(&first, "backup", None, json!({"host": "n1"})), json!({"node": {"shared": ["n1"]}}));
     assert_eq!(
         wants(
             &first,
             "cluster",
-            json!({"do": "instance-migrate", "instance": "web1", "nodes": ["n1", "n2"]})
+            Some("instance-migrate"),
+            json!({"instance": "web1", "nodes": ["n1", "n2"]})
         ),
         json!({"instance": {"exclusive": ["web1"]}, "node": {"exclusive": ["n1", "n2"]}})
     );
     let commands = Catalogue::parse(blocks(DOCS, "toml")[1], "docs/locks.md").unwrap();
     let fsck = json!({"argv": ["fsck", "/dev/sdb1"]});
-    assert_eq!(wants(&commands, "command", fsck), json!({"node_resource": {"exclusive": ["/dev/sdb1"]}}));
-    assert_eq!(wants(&commands, "command", json!({"argv": ["ls"]})), json!({}));
+    assert_eq!(
+        wants(&commands, "command", None, fsck),
+        json!({"node_resource": {"exclusive": ["/dev/sdb1"]}})
+    );
+    assert_eq!(wants(&commands, "command", None, json!({"argv": ["ls"]})), json!({}));
 }

@@ -1,4 +1,4 @@
-//! The example catalogue: what each of its operations locks with full options, and what is unknown without options.
+//! The example catalogue: what each of its tasks locks with full options, and what is unknown without options.
 
 use serde_json::{Value, json};
 use turnwise_catalogue::{Catalogue, Derived};
@@ -6,10 +6,10 @@ use turnwise_policy::predictive_queue::locks::{Request, Requests};
 
 const FILE: &str = include_str!("../../../examples/catalogue.toml");
 
-/// The operation, its full options, its locks with these, and its locks without any options. Notation: a letter for the mode (`x`
+/// The task, its full options, its locks with these, and its locks without any options. Notation: a letter for the mode (`x`
 /// exclusive, `s` shared), names with units above one, `*` for all of the level, `?` for unknown.
 #[rustfmt::skip]
-const OPERATIONS: [(&str, &str, &str, &str); 83] = [
+const TASKS: [(&str, &str, &str, &str); 83] = [
     ("instance-create", r#"{"instance":"web1","nodes":["n1","n2"],"disks":2,"networks":["lan"]}"#,
         "instance x web1; node x n1,n2; node_resource s n1:2,n2:2; network s lan", "instance x ?; node x ?; node_resource s ?"),
     ("instance-create-many", r#"{"instances":[{"name":"a","nodes":["n1","n2"],"networks":["lan"]},{"name":"b","nodes":["n3"]}]}"#,
@@ -152,46 +152,45 @@ fn line(requests: &Requests, levels: &Catalogue) -> String {
     words.join("; ")
 }
 
-fn derive(catalogue: &Catalogue, operation: &str, options: &str) -> Derived {
-    let mut options: Value = serde_json::from_str(options).unwrap();
-    options["operation"] = json!(operation);
-    catalogue.requests("cluster", &options).unwrap()
+fn derive(catalogue: &Catalogue, task: &str, options: &str) -> Derived {
+    let options: Value = serde_json::from_str(options).unwrap();
+    catalogue.requests("cluster", Some(task), &options).unwrap()
 }
 
 #[test]
-fn each_operation_locks_what_it_must() {
+fn each_task_locks_what_it_must() {
     let catalogue = Catalogue::parse(FILE, "examples/catalogue.toml").unwrap();
-    for (operation, options, full, bare) in OPERATIONS {
-        let derived = derive(&catalogue, operation, options);
-        assert_eq!(line(&derived.requests, &catalogue), full, "{operation}");
-        assert_eq!(derived.unknown_because, [], "{operation}");
-        assert_eq!(derived.warnings, [], "{operation}");
+    for (task, options, full, bare) in TASKS {
+        let derived = derive(&catalogue, task, options);
+        assert_eq!(line(&derived.requests, &catalogue), full, "{task}");
+        assert_eq!(derived.unknown_because, [], "{task}");
+        assert_eq!(derived.warnings, [], "{task}");
 
-        let derived = derive(&catalogue, operation, "{}");
-        assert_eq!(line(&derived.requests, &catalogue), bare, "{operation} without options");
+        let derived = derive(&catalogue, task, "{}");
+        assert_eq!(line(&derived.requests, &catalogue), bare, "{task} without options");
         let unknown = bare.matches('?').count();
-        assert!(derived.unknown_because.len() >= unknown, "{operation}: {:?}", derived.unknown_because);
-        assert_eq!(derived.unknown_because.is_empty(), unknown == 0, "{operation}");
-        assert!(derived.unknown_because.iter().all(|because| !because.cause.is_fault()), "{operation}");
+        assert!(derived.unknown_because.len() >= unknown, "{task}: {:?}", derived.unknown_because);
+        assert_eq!(derived.unknown_because.is_empty(), unknown == 0, "{task}");
+        assert!(derived.unknown_because.iter().all(|because| !because.cause.is_fault()), "{task}");
     }
 }
 
 #[test]
-fn the_table_has_every_operation() {
+fn the_table_has_every_task() {
     let catalogue = Catalogue::parse(FILE, "examples/catalogue.toml").unwrap();
     assert_eq!(catalogue.types().collect::<Vec<_>>(), ["cluster"]);
-    let mut table: Vec<&str> = OPERATIONS.iter().map(|(operation, ..)| *operation).collect();
+    let mut table: Vec<&str> = TASKS.iter().map(|(task, ..)| *task).collect();
     table.sort_unstable();
-    assert_eq!(table, catalogue.operations("cluster").collect::<Vec<_>>());
+    assert_eq!(table, catalogue.tasks("cluster").collect::<Vec<_>>());
     assert!(table.len() >= 40);
 }
 
 #[test]
 fn conditions_decide_which_locks_apply() {
     let catalogue = Catalogue::parse(FILE, "examples/catalogue.toml").unwrap();
-    for (operation, options, wanted) in CONDITIONS {
-        let derived = derive(&catalogue, operation, options);
-        assert_eq!(line(&derived.requests, &catalogue), wanted, "{operation} {options}");
+    for (task, options, wanted) in CONDITIONS {
+        let derived = derive(&catalogue, task, options);
+        assert_eq!(line(&derived.requests, &catalogue), wanted, "{task} {options}");
     }
 }
 
@@ -200,11 +199,11 @@ fn conditions_decide_which_locks_apply() {
 fn a_node_is_drained_and_repaired() {
     let catalogue = Catalogue::parse(FILE, "examples/catalogue.toml").unwrap();
     let options = json!({"steps": [
-        {"operation": "instance-migrate", "instance": "web1", "nodes": ["n1", "n2"]},
-        {"operation": "node-modify", "node": "n1", "offline": true, "instances": ["web1"]},
-        {"operation": "instance-start", "instance": "web2", "nodes": ["n3"]},
+        {"task": "instance-migrate", "instance": "web1", "nodes": ["n1", "n2"]},
+        {"task": "node-modify", "node": "n1", "offline": true, "instances": ["web1"]},
+        {"task": "instance-start", "instance": "web2", "nodes": ["n3"]},
     ]});
-    let derived = catalogue.requests("cluster", &options).unwrap();
+    let derived = catalogue.requests("cluster", None, &options).unwrap();
     let locks = "instance x web1,web2; node s n3; node x n1,n2; node_resource x n1";
     assert_eq!(line(&derived.requests, &catalogue), locks);
     assert_eq!(derived.unknown_because, []);
@@ -300,13 +299,13 @@ const OPCODES: &str = "\
     TEST_ALLOCATOR TEST_DELAY TEST_DUMMY TEST_JQUEUE TEST_OS_PARAMS";
 
 #[test]
-fn every_opcode_of_ganeti_is_an_alias_and_locks_what_its_operation_locks() {
+fn every_opcode_of_ganeti_is_an_alias_and_locks_what_its_task_locks() {
     let catalogue = Catalogue::parse(FILE, "examples/catalogue.toml").unwrap();
     let aliases: std::collections::BTreeMap<&str, &str> = catalogue.aliases("cluster").collect();
     let opcodes: Vec<String> = OPCODES.split(' ').map(|name| format!("OP_{name}")).collect();
     assert_eq!(aliases.keys().copied().collect::<Vec<_>>(), opcodes);
-    for (operation, options, locks, _) in OPERATIONS {
-        for (alias, _) in aliases.iter().filter(|(_, of)| **of == operation) {
+    for (task, options, locks, _) in TASKS {
+        for (alias, _) in aliases.iter().filter(|(_, of)| **of == task) {
             assert_eq!(line(&derive(&catalogue, alias, options).requests, &catalogue), locks, "{alias}");
         }
     }

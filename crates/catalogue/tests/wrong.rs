@@ -8,9 +8,9 @@ fn refused(text: &str) -> String {
     error
 }
 
-/// A type with one operation `o`, whose locks begin at line 4.
-fn operation(locks: &str) -> String {
-    format!("[jobs.t]\noperation = 'do'\n[jobs.t.operations.o]\n{locks}\n")
+/// A type with one task `o`, whose locks begin at line 4.
+fn task(locks: &str) -> String {
+    format!("[jobs.t]\ntask = 'do'\n[jobs.t.tasks.o]\n{locks}\n")
 }
 
 #[test]
@@ -18,31 +18,31 @@ fn invalid_locks_are_refused() {
     for (locks, expected) in [
         (
             "nod.shared = 'all'",
-            "c.toml:4: jobs.t.operations.o.nod: there is no such level; the levels are node_group, instance, node, node_resource, network, and big_lock",
+            "c.toml:4: jobs.t.tasks.o.nod: there is no such level; the levels are node_group, instance, node, node_resource, network, and big_lock",
         ),
         (
             "node.shered = 'all'",
-            "c.toml:4: jobs.t.operations.o.node.shered: there is no such member; there are shared, exclusive, units, when, unless",
+            "c.toml:4: jobs.t.tasks.o.node.shered: there is no such member; there are shared, exclusive, units, when, unless",
         ),
         (
             "instance.shared = ['a']\nnode.exclusive = []",
-            "c.toml:5: jobs.t.operations.o.node.exclusive: names nothing to lock exclusive; leave it out, or say \"unknown\" or \"all\"",
+            "c.toml:5: jobs.t.tasks.o.node.exclusive: names nothing to lock exclusive; leave it out, or say \"unknown\" or \"all\"",
         ),
         (
             "node = { shared = ['{a}', 'b'], exclusive = ['b'] }",
-            "c.toml:4: jobs.t.operations.o.node: names \"b\" both shared and exclusive; exclusive is enough: leave it out of `shared`",
+            "c.toml:4: jobs.t.tasks.o.node: names \"b\" both shared and exclusive; exclusive is enough: leave it out of `shared`",
         ),
         ("node = { shared = ['{a}'], exclusive = ['{a}'] }", "names \"{a}\" both shared and exclusive"),
         ("node = { shared = 'all', exclusive = 'all' }", "all of the level both shared and exclusive"),
         (
             "node = [\n  { shared = ['{a}'] },\n  { exclusive = ['{a}'] },\n]",
-            "c.toml:6: jobs.t.operations.o.node[1]: names \"{a}\" both shared and exclusive",
+            "c.toml:6: jobs.t.tasks.o.node[1]: names \"{a}\" both shared and exclusive",
         ),
         (
             "node = [\n  { shared = ['{a}'] },\n  { shared = 'unknown' },\n]",
-            "c.toml:6: jobs.t.operations.o.node[1]: is a second request of one mode under the conditions of line 5",
+            "c.toml:6: jobs.t.tasks.o.node[1]: is a second request of one mode under the conditions of line 5",
         ),
-        ("node.shared = ['{a}', '{a}']", "jobs.t.operations.o.node.shared[1]: names \"{a}\" twice"),
+        ("node.shared = ['{a}', '{a}']", "jobs.t.tasks.o.node.shared[1]: names \"{a}\" twice"),
         (
             "node.shared = ['{a']",
             "has a { without its other one; write \"{option}\", or {{ for the brace itself",
@@ -78,7 +78,7 @@ fn invalid_locks_are_refused() {
         ),
         ("node.shared = 'all'\nnode.shared = 'all'", "c.toml:5: duplicate key"),
     ] {
-        let error = refused(&operation(locks));
+        let error = refused(&task(locks));
         assert!(error.contains(expected), "{locks}\n  gives {error}\n  not   {expected}");
     }
 }
@@ -88,15 +88,14 @@ fn invalid_types_are_refused() {
     for (text, expected) in [
         ("[job.t]\n", "c.toml:1: job: there is no such member; there are levels, jobs"),
         ("[jobs.t]\n", "c.toml:1: jobs.t: says nothing of its locks"),
-        (
-            "\n[jobs.t]\nlock = {}\n",
-            "c.toml:3: jobs.t.lock: there is no such member; there are operation, steps",
-        ),
-        ("[jobs.t.operations.o]\n", "does not say which option tells them"),
-        ("[jobs.t]\noperation = 'do'\n", "says which option tells the operation, and has none"),
-        ("[jobs.t]\nsteps = 's'\nlocks = {}\n", "`steps` or `otherwise` without operations"),
-        ("[jobs.t]\noperation = ''\n", "c.toml:2: jobs.t.operation: names no option"),
-        ("[jobs.t]\noperation = 3\n", "jobs.t.operation: is a number; it must be the name of an option"),
+        ("\n[jobs.t]\nlock = {}\n", "c.toml:3: jobs.t.lock: there is no such member; there are task, steps"),
+        ("[jobs.t]\nsteps = 's'\n[jobs.t.tasks.o]\n", "does not say which option tells the task of each"),
+        ("[jobs.t]\noperation = 'do'\n", "c.toml:2: jobs.t.operation: has another name now; write `task`"),
+        ("[jobs.t.operations.o]\n", "c.toml:1: jobs.t.operations: has another name now; write `tasks`"),
+        ("[jobs.t]\ntask = 'do'\n", "says which option tells the task, and has none"),
+        ("[jobs.t]\nsteps = 's'\nlocks = {}\n", "`steps` or `otherwise` without tasks"),
+        ("[jobs.t]\ntask = ''\n", "c.toml:2: jobs.t.task: names no option"),
+        ("[jobs.t]\ntask = 3\n", "jobs.t.task: is a number; it must be the name of an option"),
         (
             "[jobs.t]\nlearn = ['a']\nlocks = {}\n",
             "c.toml:2: jobs.t.learn: no longer exists; leave it out, and declare the locks of each job",
@@ -161,15 +160,15 @@ fn a_file_beyond_a_limit_is_refused() {
     let long = format!("#{}", "x".repeat(MAX_FILE_BYTES));
     assert!(refused(&long).contains("at most 1048576 are read"));
     let many: String =
-        (0..=MAX_ENTRIES / 2).map(|n| format!("[jobs.t.operations.o{n}]\nnode.shared = ['a']\n")).collect();
-    let error = refused(&format!("[jobs.t]\noperation = 'do'\n{many}"));
-    assert!(error.contains(&format!("is operation or request number {}", MAX_ENTRIES + 1)), "{error}");
+        (0..=MAX_ENTRIES / 2).map(|n| format!("[jobs.t.tasks.o{n}]\nnode.shared = ['a']\n")).collect();
+    let error = refused(&format!("[jobs.t]\ntask = 'do'\n{many}"));
+    assert!(error.contains(&format!("is task or request number {}", MAX_ENTRIES + 1)), "{error}");
     let names: Vec<String> = (0..1001).map(|n| format!("'n{n}'")).collect();
-    let error = refused(&operation(&format!("node.shared = [{}]", names.join(", "))));
+    let error = refused(&task(&format!("node.shared = [{}]", names.join(", "))));
     assert!(error.contains("has 1001 names; at most 1000 are possible: say \"all\""), "{error}");
     let conditions: Vec<String> = (0..33).map(|n| format!("o{n} = 1")).collect();
     let error =
-        refused(&operation(&format!("node = {{ shared = 'all', when = {{ {} }} }}", conditions.join(", "))));
+        refused(&task(&format!("node = {{ shared = 'all', when = {{ {} }} }}", conditions.join(", "))));
     assert!(error.contains("33 conditions"), "{error}");
     let deep = "[".repeat(5_000);
     refused(&format!("x = {deep}"));

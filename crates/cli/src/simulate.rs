@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Print the figures as JSON: an object, or an array of objects for several policies
     #[arg(long)]
     json: bool,
-    /// Print all tenants; for jobs that lock, all operations
+    /// Print all tenants; for jobs that lock, all tasks
     #[arg(long)]
     all: bool,
 }
@@ -92,8 +92,8 @@ fn jobs_with_locks(args: &Args, scenario: &locks::Scenario) -> Result<(), Failur
     introduce(&locks::report::headline(scenario, &compared), &scenario.about);
     table::print(locks::report::HEAD, &locks::report::rows(&compared));
     say!("");
-    if let (true, Some((head, rows))) = (args.all, locks::report::by_operation(&compared)) {
-        say!("Mean wait by operation:");
+    if let (true, Some((head, rows))) = (args.all, locks::report::by_task(&compared)) {
+        say!("Mean wait by task:");
         table::print(head, &rows);
         say!("");
     }

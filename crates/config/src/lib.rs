@@ -40,7 +40,8 @@ use turnwise_replicator::multiplex::Mode;
 use turnwise_replicator::ownership::Periods;
 use turnwise_replicator::upstream::Address;
 use turnwise_worker::{
-    DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, EventRules, FairRules, QueueRules, RotationRules,
+    DEFAULT_HEALTH_INTERVAL, DEFAULT_HEALTH_TIMEOUT, DEFAULT_TENANT_LOG_BYTES, EventRules, FairRules,
+    QueueRules, RotationRules,
 };
 
 pub use self::authority::Authority;
@@ -224,6 +225,8 @@ pub struct Jobs {
     pub max_errors: usize,
     /// `max_result_bytes`: the largest result of a job, in bytes.
     pub max_result_bytes: usize,
+    /// `tenant_log_bytes`: the bytes of log that all jobs of a tenant keep together.
+    pub tenant_log_bytes: u64,
     /// `health_threshold`, `backoff_base_ms`, `backoff_max_exponent`: the backoff of crashed jobs.
     pub backoff: backoff::Rules,
     /// `on_lost`: what happens to a job that is lost with its worker.
@@ -246,6 +249,7 @@ impl Default for Jobs {
             max_history: DEFAULT_MAX_HISTORY,
             max_errors: DEFAULT_MAX_ERRORS,
             max_result_bytes: DEFAULT_MAX_RESULT_BYTES,
+            tenant_log_bytes: DEFAULT_TENANT_LOG_BYTES,
             backoff: backoff::Rules { base_us: 1_000_000, max_exponent: 12, ..backoff::Rules::default() },
             on_lost: OnLost::Count,
             max_attempts: DEFAULT_MAX_ATTEMPTS,

@@ -16,6 +16,8 @@ use super::{Config, MAX_OUTPUT_BYTES, text};
 const MAX_DOCUMENT_SIZE: RangeInclusive<usize> = 1..=MAX_DOCUMENT_BYTES;
 /// Upper bound of `minimum_progress`, in bytes.
 const MAX_MINIMUM_PROGRESS: u64 = 1 << 30;
+/// Values of `tenant_log_bytes`. Four jobs have 1 MB of log at most.
+const TENANT_LOG_BYTES: RangeInclusive<u64> = 1 << 20..=1 << 50;
 const MAX_MS: u64 = 365 * 24 * 3_600_000;
 /// Longest first backoff: 49 days.
 const MAX_BACKOFF_BASE_MS: i64 = u32::MAX as i64;
@@ -206,6 +208,7 @@ pub const SETTINGS: &[Setting] = settings! {
     max_history: Live, jobs.max_history = number(1..=1_000);
     max_errors: Live, jobs.max_errors = number(1..=100);
     max_result_bytes: Live, jobs.max_result_bytes = number(1..=MAX_RESULT_BYTES);
+    tenant_log_bytes: Live, jobs.tenant_log_bytes = number(TENANT_LOG_BYTES);
     max_wait: Live, jobs.max_wait = seconds(0..=MAX_WAIT_MS);
     health_threshold: Live, jobs.backoff.health_threshold_us = seconds_us();
     backoff_base_ms: Live, jobs.backoff.base_us = ms_us(1..=MAX_BACKOFF_BASE_MS);

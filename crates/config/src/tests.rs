@@ -41,7 +41,7 @@ fn every_key_that_has_an_effect_has_it() {
          fairness = rfc\nusage_coeff = 0.25\npriority_coeff = .75\nusage_interval = 1001\npriority_interval = 1002\n\
          charge_interval = 1003\ninterval = 1004\nmax_churn = 26\nstartup_jitter = 0\nidle_turn = 1005\nmultiplex = off\n\
          [replicator.shares]\na b/_replicator = 1000 ; most\n_replicator=1\n[shares]\nDefault = 27\n\
-         [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nmax_errors = 6\nmax_result_bytes = 181\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\non_lost = requeue\nmax_attempts = 22\n[timeouts]\nmail = 90\ncommand = 0.5\n[heartbeat_timeouts]\nmail = 2.5\n\
+         [jobs]\nretention = 3600\nmax_wait = 25\nmax_history = 18\nmax_errors = 6\nmax_result_bytes = 181\ntenant_log_bytes = 1048577\nhealth_threshold = 19\nbackoff_base_ms = 20\nbackoff_max_exponent = 21\non_lost = requeue\nmax_attempts = 22\n[timeouts]\nmail = 90\ncommand = 0.5\n[heartbeat_timeouts]\nmail = 2.5\n\
          [queue]\nwindow = 29\ntick = 0.5\naging_ticks = 31\nbase_weight = 1.25\nwaiting_uses_slot = true\ncatalogue = /catalogue.toml\n[events]\nkeep = 296.5\nmax = 297\n[egress]\nallow = 10.0.0.7:5984\ndeny = *.test\ninternal_tenants = ops/*\n[workers]\nhealth_interval = 0.25\nhealth_timeout = 1.5\ndrain_target = 29.5\n[listener]\nnames = Jobs.Example. , turnwise\ncertificate = /tls/cert.pem\nkey = /tls/key.pem\nclient_ca = /tls/ca.pem\n[limits]\nrequests_per_second = 290\nwaiting_jobs = 292\nworkers = 293\n[chttpd]\nenable_cors = true\n[cors]\norigins = https://App.example, capacitor://localhost\ncredentials = true\nheaders = Accept, X-A\nmethods = GET, PUT\nmax_age = 291\n[audit]\nfile = /audit\n[log]\nlevel = warning, turnwise_store=debug\nformat = json\n[otel]\nendpoint = http://collector:4317\nheaders = api-key=hunter2\nservice_name = jobs\nsample_ratio = 0.25\ntrace_url = https://traces.example/{trace_id}\n[prometheus]\nadditional_port = true\nbind_address = ::1\nport = 294\ntenants = 295\n[jwt_auth]\nkeys = /jwks.json\naudience = turnwise\nroles_claim_path = a.b\n[command]\nenabled = true\nmax_jobs = 2..22\nmax_output_bytes = 23\nprograms = /bin/sh , ls\nenv = A_1, LC_*\nuser = jobs\nallow_root = true\nmax_memory_bytes = 1048576\nmax_open_files = 32\nmax_processes = 33\nmax_file_bytes = infinity\n\
          [replicator]\ncluster_start_period = 0.5\ncluster_quiet_period = 28\n[upstream]\nurl = http://u:hunter2@couch:5984\n\
          [indexing]\nservers = http://u:hunter2@couch:5984, http://other:5984\ndatabases = a*,b\nexclude = ab*\ntenant = {database}\n\
@@ -201,6 +201,7 @@ fn jobs() -> Jobs {
         max_history: 18,
         max_errors: 6,
         max_result_bytes: 181,
+        tenant_log_bytes: 1_048_577,
         backoff: backoff::Rules { health_threshold_us: 19_000_000, base_us: 20_000, max_exponent: 21 },
         on_lost: OnLost::Requeue,
         max_attempts: 22,

@@ -53,8 +53,10 @@ pub async fn demand(
     let runnable = runnable(reader.store, reader.tx, reader.keys, rules, job_type, &pending).await?;
     let least_us = least_us(snapshot);
     let learnt_us = snapshot.learnt_us.unwrap_or_else(|| snapshot.expected_us("")).max(least_us);
-    let group =
-        |tenant: &str, jobs: u64| Group { jobs, expected_us: snapshot.expected_us(tenant).max(least_us) };
+    let group = |tenant: &str, jobs: u64| {
+        let of_tasks = runnable.tasks.get(tenant).and_then(|tasks| snapshot.learnt_of_tasks(tenant, tasks));
+        Group { jobs, expected_us: of_tasks.unwrap_or_else(|| snapshot.expected_us(tenant)).max(least_us) }
+    };
     let mut groups: Vec<Group> =
         runnable.of_tenant.iter().map(|(tenant, jobs)| group(tenant, *jobs)).collect();
     groups.push(Group { jobs: runnable.outside, expected_us: learnt_us });

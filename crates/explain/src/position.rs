@@ -75,7 +75,10 @@ pub(crate) async fn find(reader: &Reader<'_>, snapshot: &Snapshot, job: &Job) ->
         Fairness::VirtualTime => others_by_tag(snapshot, &job.tenant, in_tenant),
         Fairness::Rfc => others_by_key(reader, snapshot, job).await?,
     };
-    let mut cost_us = cost(snapshot, &job.tenant, in_tenant);
+    let mut cost_us = match in_tenant {
+        0 => Some(0.0),
+        jobs => snapshot.learnt_of_queue(reader, &job.tenant).await?.map(|each| each * many(jobs)),
+    };
     let mut before = Vec::new();
     let mut found = 0;
     let looked_at = others.len().min(MAX_OTHERS);
@@ -87,11 +90,15 @@ pub(crate) async fn find(reader: &Reader<'_>, snapshot: &Snapshot, job: &Job) ->
                 continue;
             }
             found += 1;
+            let each = match before.len() < MAX_BEFORE {
+                true => snapshot.learnt_of_queue(reader, tenant).await?,
+                false => snapshot.learnt_of(tenant, None),
+            };
             if before.len() < MAX_BEFORE {
                 let shares = snapshot.rules.shares.of(tenant);
                 before.push(Before { tenant: tenant.clone(), shares, jobs, jobs_more });
             }
-            cost_us = cost_us.zip(cost(snapshot, tenant, jobs)).map(|(one, other)| one + other);
+            cost_us = cost_us.zip(each).map(|(all, each)| all + each * many(jobs));
             position.overall = position.overall.saturating_add(jobs);
             position.overall_more |= jobs_more;
             if position.overall > MAX_COUNTED {
@@ -152,15 +159,6 @@ async fn waited_longer(
 /// Maximum number of rows that are read of each queue with the fairness `rfc`, given the number of queues.
 fn each_of(queues: usize) -> usize {
     (MAX_KEYED_ROWS / queues.max(1)).clamp(LEAST_KEYED_ROWS, MAX_COUNTED)
-}
-
-/// The expected run time of this many jobs of a tenant, estimated from past runs.
-fn cost(snapshot: &Snapshot, tenant: &str, jobs: usize) -> Option<f64> {
-    if jobs == 0 {
-        return Some(0.0);
-    }
-    let learnt = snapshot.tenants.get(tenant).and_then(|standing| standing.expected_us);
-    learnt.or(snapshot.learnt_us).map(|each| each * many(jobs))
 }
 
 /// Tenants with jobs that precede a tenant's job by virtual time, if that job has `in_tenant` jobs before it. The

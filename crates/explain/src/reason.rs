@@ -349,8 +349,8 @@ pub(crate) fn expected(
             }
         }
         Reason::RunsAgain => {
-            let standing = snapshot.tenants.get(&job.tenant)?;
-            let each_us = standing.expected_us.filter(|_| !job.continuous && !job.cancel_requested())?;
+            let each_us = snapshot.learnt_of(&job.tenant, job.task.as_deref());
+            let each_us = each_us.filter(|_| !job.continuous && !job.cancel_requested())?;
             let ran_us = now_us.saturating_sub(job.started_us?);
             let left_us = (each_us - ran_us as f64).max(0.0);
             let basis = format!("it runs {}, as learnt, and waits for its turn then", seconds(each_us / 1e6));
@@ -400,7 +400,7 @@ fn by_run_times(
     let capacity = snapshot.capacity;
     let ends = (overall + 1).saturating_sub(snapshot.free());
     let each_us = match overall {
-        0 => snapshot.tenants.get(tenant)?.expected_us.or(snapshot.learnt_us)?,
+        0 => snapshot.learnt_of_running().or_else(|| snapshot.learnt_of(tenant, None))?,
         _ => predecessors.cost_us? / many(overall),
     };
     let must = if ends == 1 && !overall_more { "job must end" } else { "jobs must end" };

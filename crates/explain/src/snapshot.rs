@@ -14,7 +14,7 @@ use turnwise_protocol as api;
 use turnwise_protocol::MAX_COUNTED;
 use turnwise_queue::counts::{self, Counts, Kind};
 use turnwise_queue::off_queue::{self, KeptBy, OffQueue};
-use turnwise_queue::usage::Charged;
+use turnwise_queue::usage::{Charged, RunTimes};
 use turnwise_queue::workers::Contenders;
 use turnwise_queue::{NODE_TYPE, State, jobs, tenants, usage, workers};
 use turnwise_store::key::successor;
@@ -37,6 +37,8 @@ const MAX_COUNTS: usize = 100_000;
 const BATCH: usize = 5_000;
 /// Number of jobs whose records are read to find the oldest wait.
 const OLDEST_OF: usize = 8;
+/// Number of jobs of a queue whose records are read to find their tasks.
+const TASKS_OF: usize = 10;
 /// Number of concurrent reads.
 const AT_ONCE: usize = 16;
 /// Number of types that are read if the request names none.
@@ -57,6 +59,8 @@ pub struct Snapshot {
     expected_of_type_us: Option<f64>,
     /// Expected run time of jobs, estimated from the past runs of all tenants.
     pub(crate) learnt_us: Option<f64>,
+    /// Expected run time of the jobs of tasks, in µs.
+    run_times: RunTimes,
     /// Virtual time of the job type: the highest that any worker has written.
     virtual_now: f64,
     /// The tenants' accounts, as of the next cycle where jobs rotate.
@@ -114,6 +118,8 @@ pub(crate) struct Running {
     #[serde(skip)]
     pub worker: String,
     pub tenant: String,
+    #[serde(default)]
+    pub task: Option<String>,
     pub started_us: i64,
     #[serde(default)]
     pub continuous: bool,
@@ -185,6 +191,7 @@ impl Snapshot {
             tenants: BTreeMap::new(),
             expected_of_type_us: None,
             learnt_us: None,
+            run_times: usage::run_times(tx, keys, job_type).await?,
             virtual_now: 0.0,
             ledger: Ledger::default(),
             turn_us: None,
@@ -320,6 +327,54 @@ impl Snapshot {
     pub(crate) fn expected_us(&self, tenant: &str) -> f64 {
         let learnt = self.tenants.get(tenant).and_then(|standing| standing.expected_us);
         learnt.or(self.expected_of_type_us).unwrap_or(UNKNOWN_COST_US)
+    }
+
+    /// Expected run time of a job of this tenant and task, in µs, if past runs tell it.
+    pub(crate) fn learnt_of(&self, tenant: &str, task: Option<&str>) -> Option<f64> {
+        let of_task = task.and_then(|task| self.run_times.get(task).copied());
+        let of_tenant = || self.tenants.get(tenant).and_then(|standing| standing.expected_us);
+        of_task.or_else(of_tenant).or(self.learnt_us)
+    }
+
+    /// Expected run time of a tenant's pending jobs, in µs, if past runs tell it. `tasks` is the part of them that names each task.
+    pub(crate) fn learnt_of_tasks(&self, tenant: &str, tasks: &BTreeMap<String, f64>) -> Option<f64> {
+        let without = (1.0 - tasks.values().sum::<f64>()).max(0.0);
+        let parts = tasks.iter().map(|(task, part)| (Some(task.as_str()), *part)).chain([(None, without)]);
+        let parts = parts.filter(|(_, part)| *part > 0.0);
+        parts.map(|(task, part)| self.learnt_of(tenant, task).map(|us| us * part)).sum()
+    }
+
+    /// The mean run time of the first pending jobs of a tenant, in µs, if past runs tell it. Reads these jobs only if the run times of
+    /// some tasks are known.
+    pub(crate) async fn learnt_of_queue(&self, reader: &Reader<'_>, tenant: &str) -> Result<Option<f64>> {
+        if self.run_times.is_empty() {
+            return Ok(self.learnt_of(tenant, None));
+        }
+        let (tx, keys, job_type) = (reader.tx, reader.keys, &self.job_type);
+        let front = tenants::front(tx, keys, job_type, tenant, TASKS_OF).await?;
+        jobs::prefetch(tx, keys, front.iter().map(|pending| (job_type.as_str(), pending.id.as_str())))
+            .await?;
+        let (mut tasks, part) = (BTreeMap::new(), 1.0 / many(front.len().max(1)));
+        for pending in front {
+            if let Some(task) =
+                jobs::peek(tx, keys, job_type, &pending.id).await?.and_then(|job| job.spec.task)
+            {
+                *tasks.entry(task).or_insert(0.0) += part;
+            }
+        }
+        Ok(self.learnt_of_tasks(tenant, &tasks))
+    }
+
+    /// The mean run time of the running jobs, in µs, if some of them name a task whose run time is known.
+    pub(crate) fn learnt_of_running(&self) -> Option<f64> {
+        let names_one =
+            |run: &Running| run.task.as_ref().is_some_and(|task| self.run_times.contains_key(task));
+        if !self.in_slots().any(names_one) {
+            return None;
+        }
+        let each = self.in_slots().filter_map(|run| self.learnt_of(&run.tenant, run.task.as_deref()));
+        let (jobs, us) = each.fold((0, 0.0), |(jobs, sum), us| (jobs + 1, sum + us));
+        Some(us / many(jobs))
     }
 
     /// The virtual time of a tenant's next job, and the increment for each job after it.

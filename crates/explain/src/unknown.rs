@@ -16,7 +16,7 @@ pub(crate) async fn look(reader: &Reader<'_>, job: &Job) -> Result<Vec<UnknownLo
     }
     let options = jobs::options(reader.tx, reader.keys, job).await?;
     let options = turnwise_catalogue::parse_options(options.get());
-    let derived = reader.rules.catalogue.requests(&job.job_type, &options);
+    let derived = reader.rules.catalogue.requests(&job.job_type, job.task.as_deref(), &options);
     let derived = derived.map(|mut derived| {
         derived.fit(|requests| has_room(requests, &reader.store.limits()));
         derived
@@ -51,7 +51,7 @@ fn option(cause: &Cause) -> Option<String> {
     match cause {
         Cause::Missing { option }
         | Cause::WrongType { option, .. }
-        | Cause::NoSuchOperation { option }
+        | Cause::NoSuchTask { option }
         | Cause::Steps { option } => Some(option.clone()),
         _ => None,
     }

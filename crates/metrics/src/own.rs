@@ -9,7 +9,7 @@ use std::time::Duration;
 use turnwise_explain::types::{OfTenant, OfType};
 use turnwise_queue::NODE_TYPE;
 use turnwise_store::Condition;
-use turnwise_worker::{CrashKind, MAX_TYPES, OTHER_TYPES, RunResult};
+use turnwise_worker::{CrashKind, MAX_TYPES, OTHER, RunResult};
 
 use super::of_store::StoreMetrics;
 use super::share::{entitled, level};
@@ -107,6 +107,7 @@ fn workers(metrics: &Metrics, text: &mut Text) {
             family.value(&[("type", job_type), ("result", name)], counted.results(result));
         }
     }
+    tasks(metrics, text);
     let mut family = text.family("turnwise_job_crashes", Kind::Counter, "Runs that crashed, by the kind.");
     for (job_type, counted) in &all {
         for (kind, name) in CrashKind::ALL {
@@ -120,6 +121,26 @@ fn workers(metrics: &Metrics, text: &mut Text) {
     }
     let lost = metrics.workers.of(NODE_TYPE).workers_lost.get();
     text.counter("turnwise_nodes_lost", "Nodes that this node has removed, which missed heartbeats.", lost);
+}
+
+/// The runs of jobs that name a task. The families by type have them, too.
+fn tasks(metrics: &Metrics, text: &mut Text) {
+    let tasks = metrics.workers.tasks();
+    if tasks.is_empty() {
+        return;
+    }
+    let help = "From the start of a run until its end, for jobs that name a task.";
+    let mut family = text.family("turnwise_task_run_seconds", Kind::Histogram, help);
+    for (job_type, task, counted) in &tasks {
+        family.times(&[("type", job_type), ("task", task)], &counted.runs.read());
+    }
+    let help = "Runs whose end this node has recorded, by their result, for jobs that name a task.";
+    let mut family = text.family("turnwise_task_runs", Kind::Counter, help);
+    for (job_type, task, counted) in &tasks {
+        for (result, name) in RunResult::ALL {
+            family.value(&[("type", job_type), ("task", task), ("result", name)], counted.results(result));
+        }
+    }
 }
 
 fn store(metrics: &Metrics, text: &mut Text) {
@@ -171,7 +192,7 @@ async fn write_jobs(metrics: &Metrics, text: &mut Text) {
     let mut types: BTreeMap<&str, turnwise_queue::counts::Counts> = BTreeMap::new();
     for (job_type, counts) in &counted {
         let is_known = types.contains_key(job_type.as_str()) || types.len() < MAX_TYPES;
-        *types.entry(if is_known { job_type } else { OTHER_TYPES }).or_default() += *counts;
+        *types.entry(if is_known { job_type } else { OTHER }).or_default() += *counts;
     }
     let help = "Jobs of the whole store, the same at every node.";
     let mut family = text.family("turnwise_jobs", Kind::Gauge, help);

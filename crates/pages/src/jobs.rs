@@ -273,7 +273,7 @@ async fn list(visit: &Visit, filter: &Filter<'_>, after: Option<&str>) -> Result
     Ok(found)
 }
 
-/// The failed jobs by the class of their reason, with links to their lists.
+/// The failed jobs by their task and the class of their reason, with links to their lists.
 fn reasons(filter: &Filter<'_>, failures: &Failures, now_us: i64) -> Markup {
     let link = |class: &str| {
         let (state, class) = (Some(State::Failed), Some(class));
@@ -281,8 +281,9 @@ fn reasons(filter: &Filter<'_>, failures: &Failures, now_us: i64) -> Markup {
     };
     let rows = html! {
         @for failure in &failures.failures {
-            tr data-k=(failure.reason_class) {
+            tr data-k={ (failure.task.as_deref().unwrap_or_default()) "/" (failure.reason_class) } {
                 th.reason scope="row" { a href=(link(&failure.reason_class)) { (clipped(&failure.reason_class)) } }
+                td { @if let Some(task) = &failure.task { bdi { (task) } } }
                 td.n { (number(failure.jobs)) }
                 td.when { a href=(job_link(&failure.job_type, &failure.id)) { (ago(failure.latest_us, now_us)) } }
             }
@@ -296,7 +297,7 @@ fn reasons(filter: &Filter<'_>, failures: &Failures, now_us: i64) -> Markup {
                     @if !failures.complete { span.quiet { " of the latest " (number(failures.looked_at)) } }
                     @else { span.quiet { ": " (number(failures.looked_at)) } }
                 }
-                (table("Failures by reason", head(&[Text("Reason"), Number("Jobs"), Text("Latest")]), rows))
+                (table("Failures by reason", head(&[Text("Reason"), Text("Task"), Number("Jobs"), Text("Latest")]), rows))
             }
         }
     }

@@ -175,7 +175,7 @@ fn runs(worker: &Worker, now_us: i64) -> Markup {
     html! {
         @if worker.running.is_empty() { span.quiet { "nothing" } }
         @for job in worker.running.iter().take(SHOWN_JOBS) {
-            div { a href=(job_link(&worker.job_type, &job.id)) { bdi { (job.id) } } span.quiet { " for " (since(job.started_us, now_us)) } }
+            div { a href=(job_link(&worker.job_type, &job.id)) { bdi { (job.id) } } @if let Some(task) = &job.task { span.task { " / " bdi { (task) } } } span.quiet { " for " (since(job.started_us, now_us)) } }
         }
         @if worker.running.len() > SHOWN_JOBS {
             div.quiet { "and " (number((worker.running.len() - SHOWN_JOBS) as u64)) @if worker.more_running { "+" } " more" }

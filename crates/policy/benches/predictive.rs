@@ -1,7 +1,7 @@
 //! The cost of one pass over the head of 10,000 pending jobs that lock, while 1,000 jobs run: `cargo bench -p
 //! turnwise-policy --bench predictive`.
 //!
-//! Jobs are operations on clusters of virtual machines, in the proportions that [`operation`] gives them. There are
+//! Jobs work on clusters of virtual machines, in the proportions that [`task`] gives them. There are
 //! three clusters. One has 200 instances on 20 nodes, as small as the jobs' catalogue describes, so that thousands of
 //! jobs want each resource. One has 50,000 instances on 2,000 nodes, so that there are many names. In the third,
 //! every second job wants the same node exclusively.
@@ -47,8 +47,8 @@ fn requests(json: &str) -> Requests {
     serde_json::from_str(json).expect("it is one of those below")
 }
 
-/// The locks of a random operation.
-fn operation(world: World, rng: &mut SeededRng) -> Requests {
+/// The locks of a random task.
+fn task(world: World, rng: &mut SeededRng) -> Requests {
     let (instances, nodes) = match world {
         World::Small | World::OneHotNode => (200, 20),
         World::Large => (50_000, 2_000),
@@ -99,7 +99,7 @@ fn scene(world: World) -> (Summary, Vec<(i64, Requests)>) {
     // Compatible jobs, as far as there are enough; then more of those that only read.
     let read = |i: u64| requests(&format!(r#"{{"instance":{{"shared":["read {}"]}}}}"#, i % 100));
     for attempt in 0.. {
-        let wanted = if attempt < 10_000 { operation(world, &mut rng) } else { read(attempt) };
+        let wanted = if attempt < 10_000 { task(world, &mut rng) } else { read(attempt) };
         if running.obstacle(&wanted.known(&levels)).is_none() && !wanted.is_none() {
             running.add(&Running::starting(&wanted, &levels));
             started += 1;
@@ -108,7 +108,7 @@ fn scene(world: World) -> (Summary, Vec<(i64, Requests)>) {
             break;
         }
     }
-    let pending = (0..PENDING).map(|n| (NOW_US * n / PENDING, operation(world, &mut rng))).collect();
+    let pending = (0..PENDING).map(|n| (NOW_US * n / PENDING, task(world, &mut rng))).collect();
     (running, pending)
 }
 

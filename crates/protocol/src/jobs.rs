@@ -250,7 +250,7 @@ words! {
         #[default]
         Keep = "keep",
         /// The job takes the given values, and keeps those that are left out. A job that has ended runs again, a running job runs once more after it has
-        /// ended, and a waiting job keeps its place. Without `locks`, the job keeps its locks, unless the request has new options from which the
+        /// ended, and a waiting job keeps its place. Without `locks`, the job keeps its locks, unless the request has new options or a task from which the
         /// catalogue derives them. Conditions of an earlier request (`after`, a delay) do not apply again to a job that has ended.
         Again = "again",
     }
@@ -559,10 +559,12 @@ answers! {
         pub next: Option<String>,
     }
 
-    /// Failed jobs whose reasons are of one class.
+    /// Failed jobs of one task, or without a task, whose reasons are of one class.
     pub struct Failure {
         /// The class of their reasons: a reason without numbers, addresses and quoted text. `reason_class` of a list selects these jobs.
         pub reason_class: String,
+        /// What these jobs do, within their type; missing if they name no task.
+        pub task: Option<String>,
         /// How many of the jobs that were looked at failed like this.
         pub jobs: u64,
         /// When the latest of them failed, in µs since the epoch.
@@ -577,7 +579,7 @@ answers! {
     }
 }
 
-/// Failed jobs by the class of their reason.
+/// Failed jobs by their task and the class of their reason.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Failures {
     /// The most frequent first: at most 100.

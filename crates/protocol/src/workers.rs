@@ -537,6 +537,10 @@ pub struct SlotBounds {
 pub struct RunningJob {
     /// Its id.
     pub id: String,
+    /// What it does, within its type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub task: Option<String>,
     /// The number of the claim.
     pub claim: u64,
     /// When this run started, in µs since the Unix epoch.

@@ -373,7 +373,7 @@ pub async fn report(
         active.info = Some(info.to_owned());
     }
     active.reported_us = Some(now_us);
-    output::append_to_running(tx, keys, (job_type, id), report.log).await?;
+    output::append_to_running(tx, keys, (job_type, id), &active.tenant, report.log, now_us).await?;
     let row = keys.active_entry(job_type, &claim.worker, id);
     tx.set(row, encode(&active))?;
     Ok(if active.cancel_requested { Answer::Cancel } else { Answer::Continue })
@@ -497,7 +497,7 @@ pub async fn end_with(
     if let Some(info) = report.info {
         job.info = Some(info.to_owned());
     }
-    job.has_output |= output::append(tx, keys, (job_type, id), report.log).await?;
+    job.has_output |= output::append(tx, keys, (job_type, id), &job.tenant, report.log, now_us).await?;
     if let Some(key) = sort_key.and_then(SortKey::new) {
         job.sort_key = Some(key.get());
     }

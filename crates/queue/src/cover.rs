@@ -28,19 +28,23 @@ pub(crate) struct Cover<'a> {
     pub tenant: Cow<'a, str>,
     /// The number of the class of its reason; `None` for a job without a reason.
     pub class: Option<u32>,
+    /// The number of the task of a job with a reason, if it names one.
+    pub task: Option<u32>,
 }
 
 impl<'a> Cover<'a> {
     pub(crate) fn of(job: &'a Job) -> Self {
         let class = job.reason_class().map(|class| reason_class::number(&class));
-        Cover { tenant: Cow::Borrowed(&job.tenant), class }
+        let task = job.task.as_deref().filter(|_| class.is_some()).map(hash);
+        Cover { tenant: Cow::Borrowed(&job.tenant), class, task }
     }
 
     /// The row's value.
     pub(crate) fn bytes(&self) -> Bytes {
-        match self.class {
-            Some(class) => encode(&(&self.tenant, class)),
-            None => encode(&self.tenant),
+        match (self.class, self.task) {
+            (Some(class), Some(task)) => encode(&(&self.tenant, class, task)),
+            (Some(class), None) => encode(&(&self.tenant, class)),
+            (None, _) => encode(&self.tenant),
         }
     }
 
@@ -49,11 +53,14 @@ impl<'a> Cover<'a> {
         /// A text is borrowed if it has no escapes.
         #[derive(Deserialize)]
         struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-        let (Text(tenant), class) = match value.first()? {
-            b'"' => (serde_json::from_slice(value).ok()?, None),
-            _ => serde_json::from_slice(value).ok().map(|(tenant, class)| (tenant, Some(class)))?,
-        };
-        Some(Cover { tenant, class })
+        #[derive(Deserialize)]
+        struct WithReason<'a>(#[serde(borrow)] Cow<'a, str>, u32, #[serde(default)] Option<u32>);
+        if value.first()? == &b'"' {
+            let Text(tenant) = serde_json::from_slice(value).ok()?;
+            return Some(Cover { tenant, class: None, task: None });
+        }
+        let WithReason(tenant, class, task) = serde_json::from_slice(value).ok()?;
+        Some(Cover { tenant, class: Some(class), task })
     }
 }
 

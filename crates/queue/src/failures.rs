@@ -1,4 +1,4 @@
-//! Failed jobs by the class of their reason, counted from the rows of ended jobs without reading the jobs.
+//! Failed jobs by their task and the class of their reason, counted from the rows of ended jobs without reading the jobs.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub const MAX_LOOKED_AT: usize = 50_000;
 /// Rows per read.
 const PAGE: usize = 1_000;
 
-/// Failed jobs whose reasons are of one class.
+/// Failed jobs of one task, or without a task, whose reasons are of one class.
 #[derive(Debug, Clone)]
 pub struct Failure {
     /// The class.
@@ -40,11 +40,11 @@ pub struct Failures {
     pub looked_at: u64,
     /// Whether these were all. If not, those that failed last were looked at.
     pub complete: bool,
-    /// Whether there are more classes than were asked for.
+    /// Whether there are more than were asked for.
     pub more: bool,
 }
 
-/// A class while it is counted.
+/// Failures of one task and class while they are counted.
 struct Group {
     jobs: u64,
     latest_us: i64,
@@ -55,12 +55,13 @@ struct Group {
 /// What the rows show.
 #[derive(Default)]
 struct Counted {
-    groups: HashMap<u32, Group>,
+    /// By task and class.
+    groups: HashMap<(Option<u32>, u32), Group>,
     looked_at: u64,
     complete: bool,
 }
 
-/// The `most` most frequent classes of failures of these types and tenants. Adds no read conflict.
+/// The `most` most frequent failures of these types and tenants. Adds no read conflict.
 pub async fn most_frequent(
     tx: &Transaction,
     keys: &Keyspace,
@@ -126,7 +127,7 @@ async fn count(
                 if seen == share {
                     rest_end = Bytes::copy_from_slice(key);
                 }
-                let Some(Cover { tenant, class: Some(class) }) = Cover::read(value) else {
+                let Some(Cover { tenant, class: Some(class), task }) = Cover::read(value) else {
                     return Ok(Step::Next);
                 };
                 let is_wanted = tenants.is_none_or(|tenants| tenants.iter().any(|name| *name == tenant));
@@ -137,7 +138,7 @@ async fn count(
                 let mut elements = Elements::at(key, partition_at);
                 let mut time = || elements.int().and_then(|_| elements.int());
                 let ended_us = time().ok_or_else(not_of_its_index)?;
-                let group = counted.groups.entry(class).or_insert_with(|| Group {
+                let group = counted.groups.entry((task, class)).or_insert_with(|| Group {
                     jobs: 0,
                     latest_us: i64::MIN,
                     job_type,
@@ -182,7 +183,7 @@ mod tests {
         let store = Store::new(engine, Manual::new(1, 0)).with_limits(Limits::DEFAULT);
         let types: Vec<String> = (0..TYPES).map(|n| format!("t{n}")).collect();
         let (tx, keys) = (store.begin().await.unwrap(), Keyspace::default());
-        let value = Cover { tenant: "tenant".into(), class: Some(7) }.bytes();
+        let value = Cover { tenant: "tenant".into(), class: Some(7), task: None }.bytes();
         for job_type in &types {
             for partition in FIRST_FAILED..PARTITIONS {
                 let rows =
@@ -200,7 +201,7 @@ mod tests {
     async fn counted(store: &Store, types: &[String], most: usize) -> (u64, bool, i64) {
         let tx = store.begin().await.unwrap();
         let counted = count(&tx, &Keyspace::default(), types, None, &|_| true, most).await.unwrap();
-        let group = counted.groups.get(&7);
+        let group = counted.groups.get(&(None, 7));
         assert_eq!(group.map_or(0, |group| group.jobs), counted.looked_at);
         (counted.looked_at, counted.complete, group.map_or(0, |group| group.latest_us))
     }

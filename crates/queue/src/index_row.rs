@@ -105,7 +105,12 @@ impl Job {
     /// Whether the row of its place may have this value.
     pub(crate) fn may_have(&self, value: &[u8]) -> bool {
         let expected = self.row_value();
-        expected.is_empty() || value == expected
+        // A row may be from before rows told the task.
+        let without_task = || match self.place {
+            Place::Blocked { .. } => expected.clone(),
+            _ => Cover { task: None, ..Cover::of(self) }.bytes(),
+        };
+        expected.is_empty() || value == expected || value == without_task()
     }
 
     /// The key of that row.

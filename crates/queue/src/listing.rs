@@ -332,7 +332,7 @@ impl Run {
         Ok(match self {
             Run::Queue(tenant, _) => {
                 let (place, id) = keys.parse_pending(key)?;
-                (place.order_us, id, Some(Cover { tenant: Cow::Borrowed(tenant), class: None }))
+                (place.order_us, id, Some(Cover { tenant: Cow::Borrowed(tenant), class: None, task: None }))
             }
             Run::Delayed => {
                 let (at_us, id) = keys.parse_delayed(key)?;

@@ -68,6 +68,12 @@ impl Secrets {
         self.paths.iter().any(|path| path.len() <= member.len() && path.iter().zip(member).all(names))
     }
 
+    /// Whether these options have a hidden member.
+    pub fn hide_some_of(&self, options: &RawValue) -> bool {
+        let paths: Vec<&[String]> = self.paths.iter().map(Vec::as_slice).collect();
+        write(options.get(), &paths, &mut String::new())
+    }
+
     /// The options without the hidden members.
     pub fn without(&self, options: &RawValue) -> Box<RawValue> {
         if self.paths.is_empty() {
@@ -136,16 +142,16 @@ fn path(pointer: &str) -> Vec<String> {
     }
 }
 
-/// Writes a value without the members at these paths.
-fn write(value: &str, paths: &[&[String]], to: &mut String) {
+/// Writes a value without the members at these paths. Returns whether there were any.
+fn write(value: &str, paths: &[&[String]], to: &mut String) -> bool {
     if paths.iter().any(|path| path.is_empty()) {
         to.push_str(HIDDEN_JSON);
-        return;
+        return true;
     }
     let text = value.trim_start();
     if paths.is_empty() || !text.starts_with(['{', '[']) {
         to.push_str(value);
-        return;
+        return false;
     }
     let begin = to.len();
     let mut json = serde_json::Deserializer::from_str(text);
@@ -155,13 +161,15 @@ fn write(value: &str, paths: &[&[String]], to: &mut String) {
         false => json.deserialize_seq(parts),
     };
     // Options that were stored are JSON. If they are not, it is not known what is in them.
-    if written.is_err() {
+    written.unwrap_or_else(|_| {
         to.truncate(begin);
         to.push_str(HIDDEN_JSON);
-    }
+        true
+    })
 }
 
 /// Writes the members of an object, or the elements of an array, one after the other: as they were written, in their order, and with repetitions.
+/// Tells whether some are hidden.
 struct Parts<'a, 'p> {
     paths: &'a [&'p [String]],
     to: &'a mut String,
@@ -178,37 +186,37 @@ impl<'p> Parts<'_, 'p> {
 }
 
 impl<'de> Visitor<'de> for Parts<'_, '_> {
-    type Value = ();
+    type Value = bool;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object or an array")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<(), A::Error> {
-        let mut between = '{';
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<bool, A::Error> {
+        let (mut between, mut hides) = ('{', false);
         while let Some((name, value)) = map.next_entry::<&RawValue, &RawValue>()? {
             self.to.push(between);
             self.to.push_str(name.get());
             self.to.push(':');
             let name: Option<Cow<'_, str>> = serde_json::from_str(name.get()).ok();
             let below = self.below(name.as_deref());
-            write(value.get(), &below, self.to);
+            hides |= write(value.get(), &below, self.to);
             between = ',';
         }
         self.to.push_str(if between == '{' { "{}" } else { "}" });
-        Ok(())
+        Ok(hides)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<(), A::Error> {
-        let mut number = 0_usize;
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<bool, A::Error> {
+        let (mut number, mut hides) = (0_usize, false);
         while let Some(value) = seq.next_element::<&RawValue>()? {
             self.to.push(if number == 0 { '[' } else { ',' });
             let below = self.below(Some(&number.to_string()));
-            write(value.get(), &below, self.to);
+            hides |= write(value.get(), &below, self.to);
             number += 1;
         }
         self.to.push_str(if number == 0 { "[]" } else { "]" });
-        Ok(())
+        Ok(hides)
     }
 }
 
@@ -219,7 +227,11 @@ mod tests {
     fn shown(options: &str, pointers: &[&str]) -> String {
         let pointers: Vec<String> = pointers.iter().map(|pointer| (*pointer).to_owned()).collect();
         check(&pointers).unwrap();
-        Secrets::new(&pointers).without(&RawValue::from_string(options.to_owned()).unwrap()).get().to_owned()
+        let (secrets, options) =
+            (Secrets::new(&pointers), RawValue::from_string(options.to_owned()).unwrap());
+        let shown = secrets.without(&options).get().to_owned();
+        assert_eq!(secrets.hide_some_of(&options), shown.contains(HIDDEN), "{pointers:?}");
+        shown
     }
 
     #[test]
@@ -276,7 +288,7 @@ mod tests {
             r#"{"\ud800":"x","token":"*****","a":{"\udfff":"*****"}}"#
         );
         let mut wrong = String::new();
-        write("{\"a\":1,\"token\":\"hunter2\"", &[&["token".to_owned()]], &mut wrong);
+        assert!(write("{\"a\":1,\"token\":\"hunter2\"", &[&["token".to_owned()]], &mut wrong));
         assert_eq!(wrong, "\"*****\"");
     }
 

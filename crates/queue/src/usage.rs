@@ -5,10 +5,13 @@
 //! read. A row holds the charger's total, so it only grows, and readers compute what is new since their last read. A charger
 //! that is gone leaves its rows, which count until their usage has decayed.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 pub use turnwise_policy::fair_share::rfc::Boost;
-use turnwise_store::Transaction;
+use turnwise_policy::fair_share::virtual_time::MAX_TASKS;
+use turnwise_store::{Isolation, Transaction};
 
 use crate::encoding::{decode, encode};
 use crate::keyspace::behind;
@@ -166,6 +169,33 @@ pub async fn forget(
         tx.clear(row)?;
     }
     Ok(())
+}
+
+/// How long the jobs of tasks run, in µs, by task.
+pub type RunTimes = BTreeMap<String, f64>;
+
+/// What was learnt of the run times of a type's tasks. Adds no read conflict.
+pub async fn run_times(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<RunTimes> {
+    let value = tx.get_with(&keys.run_times(job_type), Isolation::Snapshot).await?;
+    value.map_or(Ok(RunTimes::new()), |value| decode("run times", &value))
+}
+
+/// Writes what a charger has learnt of a type's tasks, up to [`MAX_TASKS`]. Others keep the run times that they have, as far as there is
+/// room.
+pub async fn write_run_times(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    learnt: &RunTimes,
+) -> Result<()> {
+    let row = keys.run_times(job_type);
+    let mut all = learnt.clone();
+    for (task, us) in reads::value::<RunTimes>(tx, &row, "run times").await?.unwrap_or_default() {
+        if all.len() < MAX_TASKS {
+            all.entry(task).or_insert(us);
+        }
+    }
+    Ok(tx.set(row, encode(&all))?)
 }
 
 /// How far the keys of a type have been lifted; `None` if no worker sorts by keys.

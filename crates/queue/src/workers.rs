@@ -266,6 +266,8 @@ pub struct RunSummary {
     pub id: String,
     /// The job's tenant.
     pub tenant: String,
+    /// What the job does within its type.
+    pub task: Option<String>,
     /// The claim's number.
     pub claim: u64,
     /// When the run began, in µs.
@@ -282,6 +284,7 @@ impl RunSummary {
         RunSummary {
             id: job.id.clone(),
             tenant: job.tenant.clone(),
+            task: job.task.clone(),
             claim: claim.number,
             started_us: job.started_us.unwrap_or(now_us),
             attempt: job.attempts.saturating_add(1),

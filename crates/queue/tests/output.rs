@@ -215,7 +215,9 @@ async fn a_log_keeps_its_last_lines_and_counts_the_others() {
     assert_eq!(world.lines("a", 0, 5_000).await.next, 2_101);
     world.end("a", &claim, &Ending::completed(json("1")), &[]).await;
     world.run(async |tx, keys| jobs::remove(tx, keys, T, "a").await).await;
-    assert_eq!(rows_in(&world.store, world.keys.family_range("output")).await, []);
+    for family in ["output", "logs"] {
+        assert_eq!(rows_in(&world.store, world.keys.family_range(family)).await, [], "{family}");
+    }
     world.add("a").await;
     assert_eq!(world.lines("a", 0, 9).await.next, 0, "a job that is added under the same id");
 }
@@ -247,6 +249,61 @@ async fn lines_of_a_stale_claim_and_too_many_lines_are_refused() {
     let page = world.lines("a", 0, 5_000).await;
     assert_eq!(page.next, 1_000);
     assert!(page.lines.len() >= 20 && page.lines[0].1.message.ends_with('…'), "{}", page.lines.len());
+}
+
+#[tokio::test]
+async fn a_log_that_is_dropped_goes_on_with_its_numbers() {
+    let world = World::new().await;
+    for id in ["a", "b"] {
+        world.add(id).await;
+        let claim = world.start(id).await;
+        world.log(id, &claim, &vec![line("x"); 120]).await;
+    }
+    let claim = world.find("a").await.unwrap().claim().cloned().unwrap();
+    let sizes = async || {
+        let mut sizes = Vec::new();
+        let each = |log| sizes.push(log);
+        let last = output::log_sizes(&world.tx().await, &world.keys, None, (1, 9), each).await.unwrap();
+        assert_eq!(last, None);
+        sizes
+    };
+    let seen = sizes().await;
+    let size = |n: usize| (seen[n].id.as_str(), seen[n].tenant.as_str(), seen[n].at_us);
+    assert_eq!((seen.len(), size(0), size(1)), (2, ("a", "default", 4), ("b", "default", 4)));
+    let drop_first = async || world.run(async |tx, keys| output::drop_lines(tx, keys, &seen[0]).await).await;
+    assert!(drop_first().await);
+    let page = world.lines("a", 0, 5_000).await;
+    assert_eq!((page.first, page.next, page.lines.len()), (120, 120, 0));
+    assert_eq!(world.lines("b", 0, 5_000).await.lines.len(), 120);
+    assert_eq!(sizes().await, seen[1..]);
+    // The run goes on with its log. One that has changed since it was seen is not dropped.
+    world.log("a", &claim, &[line("more")]).await;
+    assert!(!drop_first().await);
+    let page = world.lines("a", 0, 5_000).await;
+    assert_eq!((page.first, page.next, page.lines[0].0), (120, 121, 120));
+}
+
+/// Before, the head of a log was among its lines.
+#[tokio::test]
+async fn the_log_of_an_older_release_is_read_and_goes_on() {
+    let world = World::new().await;
+    world.add("a").await;
+    let claim = world.start("a").await;
+    world.log("a", &claim, &[line("one"), line("two")]).await;
+    let (now, before) = (world.keys.log_head(T, "a"), world.keys.output_row(T, "a", "log", -1));
+    world
+        .run(async |tx, _| {
+            let head = tx.get(&now).await?.unwrap();
+            tx.clear(now.clone())?;
+            tx.set(before.clone(), head)?;
+            Ok(())
+        })
+        .await;
+    assert_eq!(world.lines("a", 0, 9).await.lines.len(), 2);
+    world.log("a", &claim, &[line("three")]).await;
+    let page = world.lines("a", 0, 9).await;
+    assert_eq!((page.next, page.lines[2].1.message.as_str()), (3, "three"));
+    assert_eq!(world.tx().await.get(&before).await.unwrap(), None);
 }
 
 #[tokio::test]

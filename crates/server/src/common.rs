@@ -23,7 +23,7 @@ use turnwise_web::names::Names;
 use turnwise_web::pool::Pool;
 use turnwise_web::room::Room;
 use turnwise_worker::{
-    Deadlines, EventRules, External, Joined, Live, Monitor, QueueRules, Recorder, Retention,
+    Deadlines, EventRules, External, Joined, Live, LogBounds, Monitor, QueueRules, Recorder, Retention,
     RetentionOptions, Spans, Tunables, Worker, fold_counts, join_nodes, keep_clock, release_filtered,
     settle_dependencies, settle_lifetimes,
 };
@@ -203,6 +203,9 @@ impl Common {
         services.add("counts", own(), fold_counts);
         let (store, keys) = own();
         services.add("retention", Retention { store, keys, options: kept.clone() }, Retention::run);
+        let (store, keys) = own();
+        let logs = LogBounds { store, keys, node: self.node.clone(), options: kept.clone() };
+        services.add("bounds of logs", logs, LogBounds::run);
         services.add("recorder of events", recorder, Recorder::run);
         kept
     }

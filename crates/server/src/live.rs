@@ -87,5 +87,5 @@ pub(crate) fn queue(config: &Config, levels: &Levels) -> Arc<QueueRules> {
 pub(crate) fn retention(config: &Config) -> RetentionOptions {
     let retention = config.jobs.retention;
     let interval = (retention / 10).clamp(SHORTEST_RETENTION_PAUSE, LONGEST_RETENTION_PAUSE);
-    RetentionOptions { retention, interval }
+    RetentionOptions { retention, interval, tenant_log_bytes: config.jobs.tenant_log_bytes }
 }

@@ -53,7 +53,7 @@ fn promtool(arguments: &[&str]) -> Option<Command> {
 async fn busy() -> TestServer {
     let server = TestServer::start_with("[prometheus]\ntenants = 2\n").await;
     for (id, tenant) in [("a", "acme"), ("b", "acme"), ("c", "beta"), ("d", "gamma"), ("e", "a \"b\"\\ c")] {
-        let added = server.post("/v1/jobs/mail", &json!({"id": id, "tenant": tenant})).await;
+        let added = server.post("/v1/jobs/mail", &json!({"id": id, "tenant": tenant, "task": "send"})).await;
         assert_eq!(added.status, 201, "{}", added.body);
     }
     let worker = server.post("/v1/workers/mail", &json!({"slots": 3})).await.body;
@@ -84,6 +84,8 @@ async fn a_scrape_has_the_numbers_of_a_busy_server_and_passes_the_check() {
     assert_eq!(of(r#"turnwise_job_wait_seconds_count{type="mail"}"#), 3.0);
     assert_eq!(of(r#"turnwise_job_run_seconds_count{type="mail"}"#), 2.0);
     assert_eq!(of(r#"turnwise_job_runs_total{type="mail",result="completed"}"#), 1.0);
+    assert_eq!(of(r#"turnwise_task_runs_total{type="mail",task="send",result="crashed"}"#), 1.0);
+    assert_eq!(of(r#"turnwise_task_run_seconds_count{type="mail",task="send"}"#), 2.0);
     assert_eq!(of(r#"turnwise_job_crashes_total{type="mail",kind="error"}"#), 1.0);
     assert_eq!(of(r#"turnwise_slots{type="mail"}"#), 3.0);
     assert_eq!(of(r#"turnwise_slots_used{type="mail"}"#), 1.0);

@@ -107,6 +107,25 @@ async fn failures_are_counted_by_reason_and_lead_to_their_jobs() {
     assert_eq!((&of_beta["looked_at"], of_beta["failures"].as_array().unwrap().len()), (&json!(2), 2));
     assert_eq!(server.get("/v1/failures?type=none").await.body["failures"], json!([]));
     assert_eq!(server.get("/v1/failures?colour=red").await.error(), (400, "bad_request"));
+    // Those of a task are counted by themselves.
+    assert!(all["failures"][0].get("task").is_none(), "{all}");
+    let worker = server.post("/v1/workers/tasks", &json!({"slots": 3})).await.body;
+    let worker = format!("/v1/workers/tasks/{}", worker["worker"].as_str().unwrap());
+    for (id, task) in [("x", "send"), ("y", "receive"), ("z", "send")] {
+        server.post("/v1/jobs/tasks", &json!({"id": id, "task": task})).await;
+    }
+    let accept = json!({"received": 0, "limit": 3, "wait_ms": 10_000});
+    let accepted = server.post(&format!("{worker}/accept"), &accept).await.body;
+    for job in accepted["jobs"].as_array().unwrap() {
+        let body = json!({"claim": job["claim"], "reason": "HTTP 503", "retry": false});
+        let path = format!("{worker}/jobs/{}/fail", job["id"].as_str().unwrap());
+        assert_eq!(server.post(&path, &body).await.status, 200);
+    }
+    let by_task = server.get("/v1/failures?type=tasks").await.body;
+    let of = |n: usize| [&by_task["failures"][n]["task"], &by_task["failures"][n]["jobs"]];
+    assert_eq!((of(0), of(1)), ([&json!("send"), &json!(2)], [&json!("receive"), &json!(1)]));
+    assert_eq!(by_task["failures"].as_array().unwrap().len(), 2);
+    assert_eq!(by_task["failures"][0]["reason_class"], "HTTP 503");
     let page = html(&server, "/ui/jobs?state=failed").await;
     assert!(page.contains("Failures by reason") && page.contains("timeout after N ms"), "{page}");
     let list = html(&server, "/ui/jobs?state=failed&class=HTTP+503&order=oldest").await;

@@ -39,11 +39,11 @@ fn with_catalogue(text: &str) -> (tempfile::TempDir, String) {
 
 const CATALOGUE: &str = "
     [jobs.t]
-    operation = 'do'
+    task = 'do'
     steps = 'steps'
-    operations.migrate.instance.exclusive = ['{instance}']
-    operations.migrate.node.exclusive = ['{nodes}']
-    operations.query = {}
+    tasks.migrate.instance.exclusive = ['{instance}']
+    tasks.migrate.node.exclusive = ['{nodes}']
+    tasks.query = {}
 ";
 
 #[tokio::test]
@@ -70,6 +70,7 @@ async fn a_job_that_states_none_locks_what_the_catalogue_says() {
     let migrate = |nodes: Value| json!({"do": "migrate", "instance": "web1", "nodes": nodes});
     let many = json!({"jobs": [
         {"type": "t", "id": "full", "options": migrate(json!(["n1", "n2"]))},
+        {"type": "t", "id": "task", "task": "migrate", "options": {"instance": "web1", "nodes": ["n1", "n2"]}},
         {"type": "t", "id": "part", "options": {"do": "migrate", "instance": "web1"}},
         {"type": "t", "id": "wrong", "options": migrate(json!({"password": "hunter2"}))},
         {"type": "t", "id": "nothing", "options": {"do": "query"}},
@@ -84,6 +85,7 @@ async fn a_job_that_states_none_locks_what_the_catalogue_says() {
     let unknown = json!({"exclusive": "unknown"});
     for (id, wanted) in [
         ("full", json!({"instance": web1, "node": {"exclusive": ["n1", "n2"]}})),
+        ("task", json!({"instance": web1, "node": {"exclusive": ["n1", "n2"]}})),
         ("part", json!({"instance": web1, "node": unknown})),
         ("wrong", json!({"instance": web1, "node": unknown})),
         ("nothing", json!({})),
@@ -102,6 +104,19 @@ async fn a_job_that_states_none_locks_what_the_catalogue_says() {
     let again = json!({"id": "full", "options": migrate(json!(["n3"])), "if_exists": "again"});
     assert_eq!(server.post("/v1/jobs/t", &again).await.body["added"], "already_waiting");
     assert_eq!(locks.of("t", "full").await["node"], json!({"exclusive": ["n3"]}));
+    // A new task alone decides, too, with the options that the job has; new options keep the task.
+    let again = |what: Value| async {
+        let (mut again, what) = (json!({"id": "task", "if_exists": "again"}), what);
+        again.as_object_mut().unwrap().extend(what.as_object().unwrap().clone());
+        assert_eq!(server.post("/v1/jobs/t", &again).await.body["added"], "already_waiting");
+        locks.of("t", "task").await
+    };
+    assert_eq!(
+        again(json!({"options": {"instance": "web2", "nodes": []}})).await["instance"],
+        json!({"exclusive": ["web2"]})
+    );
+    assert_eq!(again(json!({"task": "query"})).await, json!({}));
+    assert_eq!(again(json!({"task": "migrate"})).await["instance"], json!({"exclusive": ["web2"]}));
 }
 
 #[tokio::test]
@@ -242,8 +257,8 @@ async fn levels_and_capacities_are_the_catalogues() {
 async fn why_shows_the_cause_of_each_unknown_lock() {
     let locks = Locks::start(
         "[jobs.t]
-        operation = 'do'
-        [jobs.t.operations.move]
+        task = 'do'
+        [jobs.t.tasks.move]
         instance.exclusive = ['{instance}']
         node.exclusive = ['{nodes}']
         network.shared = 'unknown'",

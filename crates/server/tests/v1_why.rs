@@ -223,6 +223,34 @@ async fn known_run_times_give_an_expected_start() {
 }
 
 #[tokio::test]
+async fn estimates_follow_the_run_times_of_tasks() {
+    let cluster = Cluster::start([""]).await;
+    let server = cluster.at(0);
+    let mut worker = ExternalWorker::register(server, "mail", 2).await;
+    for n in 0..7 {
+        let task = if n < 2 { "long" } else { "short" };
+        add(server, &format!("a{n}"), json!({ "tenant": "acme", "task": task })).await;
+    }
+    assert_eq!(worker.next_ids(2).await, ["a0", "a1"]);
+    let row = Charged { expected_us: Some(10_000_000.0), ..Charged::default() };
+    charged(&cluster, "acme", "0000000000000001-0000000000000001", row).await;
+    let basis = async |id: &str| why(server, id).await["expected"]["basis"].as_str().unwrap().to_owned();
+    // As long as nothing is known of a task, its jobs count like all jobs of their tenant.
+    assert_eq!(basis("a6").await, "5 jobs must end first; they run 10 s each, as learnt, on 2 slots");
+    let learnt = &[("long".to_owned(), 40e6), ("short".to_owned(), 4e6)].into();
+    let keys = &Keyspace::default();
+    let write = |tx| async move { usage::write_run_times(&tx, keys, "mail", learnt).await };
+    cluster.store.transact(write).await.unwrap();
+    // One of the running jobs must end, or it and the short ones that come first.
+    assert_eq!(basis("a2").await, "1 job must end first; they run 40 s each, as learnt, on 2 slots");
+    assert_eq!(basis("a6").await, "5 jobs must end first; they run 4 s each, as learnt, on 2 slots");
+    let demand = server.get("/v1/types/mail/demand").await.body;
+    assert_eq!(demand["tenants"][0]["expected_run_us"], 4_000_000, "{demand}");
+    add(server, "a0", json!({ "tenant": "acme", "if_exists": "again" })).await;
+    assert_eq!(basis("a0").await, "it runs 40 s, as learnt, and waits for its turn then");
+}
+
+#[tokio::test]
 async fn a_tenants_deficit_is_its_lag_in_virtual_time() {
     let cluster = Cluster::start(["[shares]\nrich = 1000\n"]).await;
     let server = cluster.at(0);

@@ -345,14 +345,14 @@ async fn workers_are_listed_with_what_they_run() {
     let workers =
         [ExternalWorker::register(&server, "t", 2).await, ExternalWorker::register(&server, "t", 1).await];
     server.post("/v1/workers/u", &json!({"slots": 1})).await;
-    add(&server, json!({"id": "a"})).await;
+    add(&server, json!({"id": "a", "task": "send"})).await;
     workers[0].take(0).await;
     let listed = server.get("/v1/workers?type=t").await.body;
     let first = &listed["workers"][0];
     let node = format!("turnwise@{}", server.server.listen());
     let expected = json!({"type": "t", "id": workers[0].id, "name": "tester", "node": node, "external": true,
         "slots": 2, "started_us": first["started_us"], "mode": "active", "more_running": false,
-        "running": [{"id": "a", "claim": 1, "started_us": first["running"][0]["started_us"]}]});
+        "running": [{"id": "a", "task": "send", "claim": 1, "started_us": first["running"][0]["started_us"]}]});
     assert_eq!(*first, expected);
     let (mut seen, mut after) = (Vec::new(), String::new());
     loop {

@@ -224,7 +224,11 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
     let external = External::new(store.clone(), keys.clone(), options);
     lock(&setting.servers).insert(link.site, Server { link: link.clone(), external: external.clone() });
     let monitor = Monitor { store: store.clone(), keys: keys.clone(), external: external.clone() };
-    let options = RetentionOptions { retention: plan.retention, interval: RETENTION_INTERVAL };
+    let options = RetentionOptions {
+        retention: plan.retention,
+        interval: RETENTION_INTERVAL,
+        ..RetentionOptions::default()
+    };
     let retention = Retention { store: store.clone(), keys: keys.clone(), options: options.into() };
     // The tasks never stop by themselves here, because they have no work for a process that has left.
     let never = CancellationToken::new();

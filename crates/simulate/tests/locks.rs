@@ -110,7 +110,7 @@ fn every_scheme_ends_every_job_and_beats_no_bound() {
                     "{name}: {}",
                     outcome.scheme
                 );
-                let jobs: usize = outcome.operations.iter().map(|operation| operation.jobs).sum();
+                let jobs: usize = outcome.tasks.iter().map(|task| task.jobs).sum();
                 assert_eq!(jobs, compared.jobs);
             }
             let (wait, end) = (of(&compared, Scheme::BestWait), of(&compared, Scheme::BestMakespan));
@@ -137,8 +137,8 @@ fn first_in_first_out_wastes_the_slots_of_waiting_jobs() {
     // Half of the jobs need one network exclusively, the others nothing. On two slots, two jobs of the first kind
     // block all others.
     let text = "name = 'x'\nslots = 2\narrivals = [{ count = 20 }]\n[cluster]\ngroups = 1\nnodes = 2\ninstances = 1000\nhot_percent = 0\n\
-                [[operations]]\nname = 'one'\nweight = 1\nrun_ms = 1000\nlocks = { network = { exclusive = ['n'] } }\n\
-                [[operations]]\nname = 'other'\nweight = 1\nrun_ms = 1000\n";
+                [[tasks]]\nname = 'one'\nweight = 1\nrun_ms = 1000\nlocks = { network = { exclusive = ['n'] } }\n\
+                [[tasks]]\nname = 'other'\nweight = 1\nrun_ms = 1000\n";
     let compared = run(&Scenario::parse(text).unwrap(), &[Scheme::Fifo, Scheme::Predictive]).unwrap();
     let (fifo, predictive) = (of(&compared, Scheme::Fifo), of(&compared, Scheme::Predictive));
     assert!(fifo.wasted_slot_s > 0.0 && fifo.waited_inside_s == fifo.wasted_slot_s, "{fifo:?}");

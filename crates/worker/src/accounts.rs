@@ -143,7 +143,7 @@ impl Account {
         let mut runs = lock(&self.runs);
         let of_worker = runs.running.entry(worker.to_owned()).or_default();
         of_worker.entry(claim.number).or_insert_with(|| Run {
-            charges: self.fair.start(&job.tenant, skipped_tenant, false, started_us),
+            charges: self.fair.start((&job.tenant, job.task.as_deref()), skipped_tenant, false, started_us),
             ending: None,
         });
     }
@@ -187,9 +187,9 @@ impl Account {
 
     /// Charges runs of a worker that this server has ended.
     pub fn given_back(&self, worker: &str, runs: &[RunSummary]) {
-        for RunSummary { tenant, claim, started_us, .. } in runs {
+        for RunSummary { tenant, task, claim, started_us, .. } in runs {
             if !self.ended(worker, *claim, false) {
-                self.fair.end_unknown(tenant, *started_us, false);
+                self.fair.end_unknown((tenant, task.as_deref()), *started_us, false);
             }
         }
     }

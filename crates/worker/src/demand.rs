@@ -36,6 +36,8 @@ pub struct Runnable {
     pub of_tenant: BTreeMap<String, u64>,
     /// Due jobs, and limited jobs whose buckets have room: the next pass of a worker returns them to the queue.
     pub outside: u64,
+    /// Of these, the part that names each task, by tenant: of the jobs that were read of each.
+    pub tasks: BTreeMap<String, BTreeMap<String, f64>>,
     /// Since when the oldest of the sampled ones waits, in µs.
     pub oldest_us: Option<i64>,
 }
@@ -57,6 +59,8 @@ struct Sample {
     limited: BTreeMap<Bucket, usize>,
     /// Those that declare locks.
     locking: usize,
+    /// Those that name a task.
+    tasks: BTreeMap<String, usize>,
 }
 
 impl Sample {
@@ -105,6 +109,9 @@ pub async fn runnable(
             for pending in group {
                 let Some(job) = jobs::peek(tx, keys, job_type, &pending.id).await? else { continue };
                 sample.jobs += 1;
+                if let Some(task) = &job.task {
+                    *sample.tasks.entry(task.clone()).or_default() += 1;
+                }
                 sample.locking += usize::from(!pending.locks.is_none());
                 let Some(of_job) = FilterCache::limits(filters.as_ref(), tx, keys, &job).await? else {
                     continue;
@@ -121,6 +128,11 @@ pub async fn runnable(
             }
         }
         all.add(&sample);
+        if !sample.tasks.is_empty() {
+            let part = |jobs: usize| jobs as f64 / sample.jobs as f64;
+            let tasks = std::mem::take(&mut sample.tasks).into_iter();
+            result.tasks.insert(tenant.clone(), tasks.map(|(task, jobs)| (task, part(jobs))).collect());
+        }
         samples.insert(tenant.clone(), sample);
     }
     let mut room: BTreeMap<Bucket, f64> = BTreeMap::new();

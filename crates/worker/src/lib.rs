@@ -50,6 +50,7 @@ mod lifetimes;
 mod line;
 mod live;
 mod locks;
+mod log_bounds;
 mod membership;
 mod metrics;
 mod monitor;
@@ -85,13 +86,17 @@ pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
 pub use lifetimes::settle_lifetimes;
 pub use live::Live;
 pub use locks::{LockError, QueueRules, Startable, Weight, startable, weigh};
-pub use metrics::{CrashKind, JOB_BOUNDS_US, MAX_TYPES, Metrics, OTHER_TYPES, RunResult, TypeMetrics};
+pub use log_bounds::{INTERVAL as LOG_SWEEP_INTERVAL, LogBounds};
+pub use metrics::{
+    CrashKind, JOB_BOUNDS_US, MAX_TASKS_OF_TYPE, MAX_TYPES, Metrics, OTHER, RunResult, TaskMetrics,
+    TypeMetrics,
+};
 pub use monitor::Monitor;
 pub use nodes::{Joined, join_nodes};
 pub use options::{Options, Tunables};
 pub use pass::{Passes, QueueHead, compared, explain};
 pub use recorder::{EventRules, Recorder};
-pub use retention::{Retention, RetentionOptions};
+pub use retention::{DEFAULT_TENANT_LOG_BYTES, Retention, RetentionOptions};
 pub use spans::{
     ChildSpan, MAX_CHILDREN, MAX_REASON_BYTES, Producer, RunSpans, Span, SpanKind, SpanSink, SpanValue, Spans,
 };

@@ -7,7 +7,7 @@ use turnwise_queue::{Context, Error, Health, Keyspace, Result, modes, workers};
 use turnwise_store::Store;
 
 use crate::Options;
-use crate::metrics::{CrashKind, Metrics, TypeMetrics};
+use crate::metrics::{CrashKind, Metrics, RunResult};
 use crate::spans::{RunOutcome, Spans};
 use crate::times::duration_us;
 
@@ -123,13 +123,12 @@ impl Leaving<'_> {
     pub async fn remove_dead(&self, seen: Health, metrics: &Metrics, charge: impl Fn(&[RunSummary])) {
         let Leaving { job_type, worker, .. } = *self;
         tracing::warn!(worker, job_type, "misses its heartbeats: it is removed, and its jobs are taken away");
-        let metrics = metrics.of(job_type);
         let report = |runs: &[RunSummary], now_us: i64| {
-            count_lost(metrics, runs, now_us);
+            count_lost(metrics, job_type, runs, now_us);
             charge(runs);
         };
         match self.remove(Removal::Lost, Some(seen), report).await {
-            Ok(true) => metrics.workers_lost.add(1),
+            Ok(true) => metrics.of(job_type).workers_lost.add(1),
             Ok(false) => {}
             Err(error) => {
                 tracing::error!(worker, job_type, %error, "cannot remove a dead worker: tries again later");
@@ -139,9 +138,10 @@ impl Leaving<'_> {
 }
 
 /// Counts the runs that the removal of a lost worker has ended.
-fn count_lost(metrics: &TypeMetrics, runs: &[RunSummary], now_us: i64) {
+fn count_lost(metrics: &Metrics, job_type: &str, runs: &[RunSummary], now_us: i64) {
     for run in runs {
-        metrics.taken(CrashKind::Lost, now_us.saturating_sub(run.started_us));
+        let ran_us = now_us.saturating_sub(run.started_us);
+        metrics.ended((job_type, run.task.as_deref()), RunResult::Crashed, CrashKind::Lost, ran_us);
     }
 }
 
@@ -171,10 +171,12 @@ pub(crate) async fn remove_predecessors(
             .await?;
         for worker in &page {
             tracing::info!(%worker, job_type, "an earlier worker did not leave by itself: its jobs are taken away");
-            let (metrics, max_history) = (options.metrics.of(job_type), options.tunables.max_history);
+            let (metrics, max_history) = (&options.metrics, options.tunables.max_history);
             let leaving = Leaving { store, keys, job_type, worker, max_history, spans: &options.spans };
-            leaving.remove(Removal::Lost, None, |runs, now_us| count_lost(metrics, runs, now_us)).await?;
-            metrics.workers_lost.add(1);
+            leaving
+                .remove(Removal::Lost, None, |runs, now_us| count_lost(metrics, job_type, runs, now_us))
+                .await?;
+            metrics.of(job_type).workers_lost.add(1);
         }
         if last.is_none() {
             return Ok(());

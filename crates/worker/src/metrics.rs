@@ -1,21 +1,27 @@
-//! What the workers of a process have done, by job type, for metrics: plain atomics, which cost nothing to speak of.
+//! What the workers of a process have done, by job type and by task, for metrics: plain atomics, which cost nothing to speak of.
 //!
-//! The table has a fixed number of places. The types that come when it is full share the last place, so that clients who
-//! invent types cannot make it grow.
+//! A table has a fixed number of places. The types that come when it is full share one more, and so do the further tasks of a
+//! type, so that clients who invent names cannot make it grow.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
 
 use turnwise_queue::claims::Ending;
 use turnwise_queue::deadlines::Over;
+use turnwise_queue::{End, Job, Place};
 use turnwise_store::metrics::{Counter, Histogram};
 
 /// The number of types that are measured each by itself: as many as one response of the API lists.
 pub const MAX_TYPES: usize = 100;
-/// The places of the table: more than types, so that a search ends soon.
+/// The places of the table of types: more than types, so that a search ends soon.
 const PLACES: usize = 256;
-/// The name of all further types together.
-pub const OTHER_TYPES: &str = "other";
+/// The name of all further types together, and of all further tasks of a type.
+pub const OTHER: &str = "other";
+/// The number of tasks of one type that are measured each by itself: the first ones that run.
+pub const MAX_TASKS_OF_TYPE: usize = 100;
+/// The same for all types together, so that one response of metrics stays small.
+const MAX_TASKS: usize = 1_000;
+const TASK_PLACES: usize = 2_048;
 
 const SECOND_US: u64 = 1_000_000;
 /// Upper bounds of the buckets for waits and runs, in µs: from 1 ms to a day.
@@ -73,9 +79,13 @@ impl RunResult {
     }
 }
 
-impl From<&Ending> for RunResult {
-    fn from(ending: &Ending) -> RunResult {
+impl RunResult {
+    /// The result of a run that ended like this, and left the job as it is now. A job whose result is refused fails, and so does one
+    /// that is put off too often.
+    pub(crate) fn of(ending: &Ending, job: Option<&Job>) -> RunResult {
+        let has_failed = job.is_some_and(|job| job.place == Place::Ended(End::Failed));
         match ending {
+            Ending::Completed(_) | Ending::Snoozed { .. } if has_failed => RunResult::Failed,
             Ending::Completed(_) => RunResult::Completed,
             Ending::Failed(_) => RunResult::Failed,
             Ending::Crashed { .. } => RunResult::Crashed,
@@ -138,6 +148,36 @@ pub struct TypeMetrics {
     pub workers_lost: Counter,
     results: [Counter; RunResult::ALL.len()],
     crashes: [Counter; CrashKind::ALL.len()],
+    /// The number of its tasks that have metrics of their own.
+    tasks: Counter,
+    /// Those that have not, together.
+    other_tasks: TaskMetrics,
+}
+
+/// The metrics of one task.
+#[derive(Debug)]
+pub struct TaskMetrics {
+    /// From the claim until the end of the run.
+    pub runs: Histogram,
+    results: [Counter; RunResult::ALL.len()],
+}
+
+impl Default for TaskMetrics {
+    fn default() -> Self {
+        TaskMetrics { runs: Histogram::new(JOB_BOUNDS_US), results: Default::default() }
+    }
+}
+
+impl TaskMetrics {
+    fn ended(&self, result: RunResult, ran_us: i64) {
+        self.results[result as usize].add(1);
+        self.runs.observe_us(ran_us);
+    }
+
+    /// Runs with this result.
+    pub fn results(&self, result: RunResult) -> u64 {
+        self.results[result as usize].get()
+    }
 }
 
 impl Default for TypeMetrics {
@@ -150,6 +190,8 @@ impl Default for TypeMetrics {
             workers_lost: Counter::default(),
             results: Default::default(),
             crashes: Default::default(),
+            tasks: Counter::default(),
+            other_tasks: TaskMetrics::default(),
         }
     }
 }
@@ -162,18 +204,13 @@ impl TypeMetrics {
         self.waits.observe_us(waited_us);
     }
 
-    /// Counts the end of a run that took `ran_us`. `crash` is why it crashed, if it did.
-    pub(crate) fn ended(&self, result: RunResult, crash: CrashKind, ran_us: i64) {
+    /// Counts the end of a run that took `ran_us`.
+    fn ended(&self, result: RunResult, crash: CrashKind, ran_us: i64) {
         self.results[result as usize].add(1);
         self.runs.observe_us(ran_us);
         if result == RunResult::Crashed {
             self.crashes[crash as usize].add(1);
         }
-    }
-
-    /// Counts a run that was taken from its worker after `ran_us`.
-    pub(crate) fn taken(&self, kind: CrashKind, ran_us: i64) {
-        self.ended(RunResult::Crashed, kind, ran_us);
     }
 
     /// Runs with this result.
@@ -187,55 +224,124 @@ impl TypeMetrics {
     }
 }
 
-/// A type's name, and its metrics.
-type Named = (Box<str>, TypeMetrics);
+/// A table that only grows, up to `most` names.
+#[derive(Debug)]
+struct Table<V> {
+    places: Box<[OnceLock<(Box<str>, V)>]>,
+    names: Counter,
+    most: usize,
+}
+
+impl<V: Default> Table<V> {
+    fn new(places: usize, most: usize) -> Self {
+        let places = (0..places).map(|_| OnceLock::new()).collect();
+        Table { places, names: Counter::default(), most }
+    }
+
+    /// The value of a name; `None` for a new one if there is no room. A new one counts in `group`, too, which has room for so many.
+    /// Takes no lock, except for the first use of a name.
+    fn of(&self, name: &str, group: Option<(&Counter, usize)>) -> Option<&V> {
+        let has_room = |(names, most): (&Counter, usize)| names.get() < most as u64;
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        let places = self.places.len();
+        let first = usize::try_from(hasher.finish() % places as u64).unwrap_or(0);
+        for n in 0..places {
+            let place = &self.places[(first + n) % places];
+            let (found, value) = match place.get() {
+                Some(found) => found,
+                None if !has_room((&self.names, self.most)) || !group.is_none_or(has_room) => return None,
+                None => place.get_or_init(|| {
+                    self.names.add(1);
+                    if let Some((names, _)) = group {
+                        names.add(1);
+                    }
+                    (name.into(), V::default())
+                }),
+            };
+            if **found == *name {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// All names so far, sorted.
+    fn all(&self) -> Vec<(&str, &V)> {
+        let known = self.places.iter().filter_map(|place| place.get());
+        let mut all: Vec<_> = known.map(|(name, value)| (&**name, value)).collect();
+        all.sort_unstable_by_key(|(name, _)| *name);
+        all
+    }
+}
+
+/// Separates a type from its task: neither has control characters.
+const SEPARATOR: char = '\0';
 
 /// The metrics of all types.
 #[derive(Debug)]
 pub struct Metrics {
-    places: Box<[OnceLock<Named>]>,
-    types: Counter,
+    types: Table<TypeMetrics>,
     other: TypeMetrics,
+    tasks: Table<TaskMetrics>,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        let places = (0..PLACES).map(|_| OnceLock::new()).collect();
-        Metrics { places, types: Counter::default(), other: TypeMetrics::default() }
+        Metrics {
+            types: Table::new(PLACES, MAX_TYPES),
+            other: TypeMetrics::default(),
+            tasks: Table::new(TASK_PLACES, MAX_TASKS),
+        }
     }
 }
 
 impl Metrics {
-    /// The metrics of a type. Takes no lock, except for the first use of a type.
+    /// The metrics of a type.
     pub fn of(&self, job_type: &str) -> &TypeMetrics {
-        let mut hasher = DefaultHasher::new();
-        job_type.hash(&mut hasher);
-        let first = usize::try_from(hasher.finish() % PLACES as u64).unwrap_or(0);
-        for n in 0..PLACES {
-            let place = &self.places[(first + n) % PLACES];
-            let (name, metrics) = match place.get() {
-                Some(found) => found,
-                None if self.types.get() >= MAX_TYPES as u64 => return &self.other,
-                None => place.get_or_init(|| {
-                    self.types.add(1);
-                    (job_type.into(), TypeMetrics::default())
-                }),
-            };
-            if **name == *job_type {
-                return metrics;
-            }
-        }
-        &self.other
+        self.types.of(job_type, None).unwrap_or(&self.other)
     }
 
-    /// All types so far, by name; the further ones together as [`OTHER_TYPES`], if there are any.
-    pub fn all(&self) -> Vec<(&str, &TypeMetrics)> {
-        let known = self.places.iter().filter_map(|place| place.get());
-        let mut all: Vec<_> = known.map(|(name, metrics)| (&**name, metrics)).collect();
-        all.sort_unstable_by_key(|(name, _)| *name);
-        if self.other.claims.get() > 0 || self.other.runs.read().count() > 0 {
-            all.push((OTHER_TYPES, &self.other));
+    fn of_task<'a>(&'a self, of_type: &'a TypeMetrics, job_type: &str, task: &str) -> &'a TaskMetrics {
+        if std::ptr::eq(of_type, &raw const self.other) || task == OTHER {
+            return &of_type.other_tasks;
         }
+        let group = (&of_type.tasks, MAX_TASKS_OF_TYPE);
+        let known = self.tasks.of(&format!("{job_type}{SEPARATOR}{task}"), Some(group));
+        known.unwrap_or(&of_type.other_tasks)
+    }
+
+    /// Counts the end of a run of a job of this type and task, which took `ran_us`. `crash` is why it crashed, if it did.
+    pub(crate) fn ended(
+        &self,
+        (job_type, task): (&str, Option<&str>),
+        result: RunResult,
+        crash: CrashKind,
+        ran_us: i64,
+    ) {
+        let of_type = self.of(job_type);
+        of_type.ended(result, crash, ran_us);
+        if let Some(task) = task {
+            self.of_task(of_type, job_type, task).ended(result, ran_us);
+        }
+    }
+
+    /// All types so far, by name; the further ones together as [`OTHER`], if there are any.
+    pub fn all(&self) -> Vec<(&str, &TypeMetrics)> {
+        let mut all = self.types.all();
+        if self.other.claims.get() > 0 || self.other.runs.read().count() > 0 {
+            all.push((OTHER, &self.other));
+        }
+        all
+    }
+
+    /// The tasks whose runs have ended, each with its type, by name; the further ones of a type together as [`OTHER`].
+    pub fn tasks(&self) -> Vec<(&str, &str, &TaskMetrics)> {
+        let named = self.tasks.all();
+        let named = named.into_iter().filter_map(|(name, of)| Some((name.split_once(SEPARATOR)?, of)));
+        let mut all: Vec<_> = named.map(|((job_type, task), of)| (job_type, task, of)).collect();
+        let others = self.all().into_iter().filter(|(_, of)| of.other_tasks.runs.read().count() > 0);
+        all.extend(others.map(|(job_type, of)| (job_type, OTHER, &of.other_tasks)));
         all
     }
 }
@@ -258,9 +364,42 @@ mod tests {
             let n: u64 = name.trim_start_matches("type-").parse().expect("a number");
             assert_eq!(of_type.claims.get(), n % 3 + 1, "{name}");
         }
-        assert_eq!(all[MAX_TYPES].0, OTHER_TYPES);
+        assert_eq!(all[MAX_TYPES].0, OTHER);
         let total: u64 = all.iter().map(|(_, of_type)| of_type.claims.get()).sum();
         assert_eq!(total, (0..2 * MAX_TYPES as u64).map(|n| n % 3 + 1).sum::<u64>());
+    }
+
+    #[test]
+    fn tasks_are_counted_by_type_and_have_bounds() {
+        let metrics = Metrics::default();
+        let ends = |job_type: &str, task: Option<&str>| {
+            metrics.ended((job_type, task), RunResult::Completed, CrashKind::default(), 3);
+        };
+        for n in 0..MAX_TASKS_OF_TYPE + 5 {
+            ends("a", Some(&format!("task-{n:03}")));
+        }
+        // Each type has tasks of its own; a job without one counts for its type only.
+        ends("b", Some("task-000"));
+        ends("b", Some("other"));
+        ends("b", None);
+        let tasks = metrics.tasks();
+        assert_eq!(tasks.len(), MAX_TASKS_OF_TYPE + 3);
+        let counted = |job_type: &str, task: &str| {
+            let of = tasks.iter().find(|(of, name, _)| (*of, *name) == (job_type, task));
+            of.map(|(_, _, of)| (of.results(RunResult::Completed), of.runs.read().sum_us))
+        };
+        assert_eq!(counted("a", "task-099"), Some((1, 3)));
+        assert_eq!((counted("a", "task-100"), counted("a", OTHER)), (None, Some((5, 15))));
+        assert_eq!((counted("b", "task-000"), counted("b", OTHER)), (Some((1, 3)), Some((1, 3))));
+        assert_eq!(metrics.of("b").results(RunResult::Completed), 3);
+        // All types together have a bound, too, and so have the tasks of types that are not measured by themselves.
+        for n in 0..2 * MAX_TYPES {
+            (0..20).for_each(|task| ends(&format!("type-{n}"), Some(&format!("t{task}"))));
+        }
+        let (named, others): (Vec<_>, Vec<_>) =
+            metrics.tasks().into_iter().partition(|(_, task, _)| *task != OTHER);
+        // Of the 100 types with a place, 44 have all their tasks among the 1,000; and there are the other types.
+        assert_eq!((named.len(), others.len()), (MAX_TASKS, MAX_TYPES - 44 + 1));
     }
 
     #[test]
@@ -273,7 +412,7 @@ mod tests {
             assert_eq!(kind as usize, n);
         }
         metrics.ended(RunResult::Completed, CrashKind::default(), 3);
-        metrics.taken(CrashKind::Lost, 4);
+        metrics.ended(RunResult::Crashed, CrashKind::Lost, 4);
         let counted = (metrics.results(RunResult::Completed), metrics.results(RunResult::Crashed));
         assert_eq!((counted, metrics.crashes(CrashKind::Lost)), ((1, 1), 1));
         assert_eq!((metrics.crashes(CrashKind::Error), metrics.runs.read().sum_us), (0, 7));

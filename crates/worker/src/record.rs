@@ -59,13 +59,14 @@ pub(crate) async fn record(shared: &Shared, end: End, crash: CrashKind, halt: &C
             span.end("transaction: end".to_owned(), Vec::new(), error);
         }
         let error = match recorded {
-            Ok(()) => {
+            Ok(result) => {
                 log_failure(shared, &end.job, &end.ending);
                 let now_us = shared.store.runtime().now_us();
                 let ran_us = now_us.saturating_sub(end.job.started_us.unwrap_or(now_us));
-                shared.metrics().ended(RunResult::from(&end.ending), crash, ran_us);
+                let of = (shared.job_type.as_str(), end.job.task.as_deref());
+                shared.metrics().ended(of, result, crash, ran_us);
                 if let Some(spans) = &end.job.spans {
-                    spans.ended(&shared.job_type, &RunOutcome::of(&end.ending));
+                    spans.ended(&shared.job_type, &RunOutcome::of(&end.ending, result));
                 }
                 return RunEnd::Recorded;
             }
@@ -150,12 +151,12 @@ pub(crate) struct RunEnds {
 
 struct WaitingEnd {
     end: Arc<End>,
-    answer: oneshot::Sender<Result<()>>,
+    answer: oneshot::Sender<Result<RunResult>>,
 }
 
 impl RunEnds {
     /// Writes an end, alone or in a group.
-    async fn record(&self, shared: &Shared, end: Arc<End>) -> Result<()> {
+    async fn record(&self, shared: &Shared, end: Arc<End>) -> Result<RunResult> {
         let (answer, mut recorded) = oneshot::channel();
         lock(&self.waiting).push_back(WaitingEnd { end, answer });
         loop {
@@ -206,7 +207,7 @@ pub(crate) fn is_passing(error: &Error) -> bool {
 }
 
 /// Writes ends in one transaction: at least the first, and as many as fit. Returns the result of each.
-async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
+async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<RunResult>>> {
     let runtime = shared.store.runtime();
     let attempts = AtomicU32::new(0);
     let attempts = &attempts;
@@ -228,7 +229,7 @@ async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
                     // Nothing was written for this end.
                     Err(Error::Halt) => Err(Error::Halt),
                     Err(error) => return Err(error),
-                    Ok(()) => Ok(()),
+                    Ok(result) => Ok(result),
                 });
                 if !tx.has_room() {
                     break;
@@ -239,7 +240,7 @@ async fn write(shared: &Shared, ends: &[Arc<End>]) -> Result<Vec<Result<()>>> {
         .await
 }
 
-async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) -> Result<()> {
+async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) -> Result<RunResult> {
     let (keys, job_type, kept) = (&shared.keys, &shared.job_type, shared.tunables.get().kept());
     let End { job, ending, info, key, cause } = end;
     let ClaimedJob { id, claim, .. } = &**job;
@@ -250,10 +251,11 @@ async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) ->
             let ended = AssertUnwindSafe(shared.handler.ended(tx, keys, job.as_deref()));
             ended.catch_unwind().await.unwrap_or_else(|_| {
                 Err(Error::Store(StoreError::Misuse("the handler's `ended` panicked".to_owned())))
-            })
+            })?;
+            Ok(RunResult::of(ending, job.as_deref()))
         }
         // An earlier attempt has committed this end, together with the handler's rows.
-        claims::Ended::AlreadyRecorded(_) => Ok(()),
+        claims::Ended::AlreadyRecorded(job) => Ok(RunResult::of(ending, Some(&job))),
     }
 }
 

@@ -30,13 +30,19 @@ pub struct RetentionOptions {
     pub retention: Duration,
     /// The time between two passes.
     pub interval: Duration,
+    /// The bytes of log that all jobs of a tenant keep together ([`crate::LogBounds`]).
+    pub tenant_log_bytes: u64,
 }
+
+/// The bytes of log that all jobs of a tenant keep together by default.
+pub const DEFAULT_TENANT_LOG_BYTES: u64 = 1 << 30;
 
 impl Default for RetentionOptions {
     fn default() -> Self {
         RetentionOptions {
             retention: Duration::from_secs(7 * 24 * 60 * 60),
             interval: Duration::from_secs(60),
+            tenant_log_bytes: DEFAULT_TENANT_LOG_BYTES,
         }
     }
 }

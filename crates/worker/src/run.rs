@@ -17,7 +17,7 @@ use crate::first_poll::{FirstPoll, Handler, HandlerFuture, Panic, Polled};
 use crate::handler::Idle;
 use crate::locks::{JobLocks, LockWake, Slots, WaitState};
 use crate::membership::{Leaving, join};
-use crate::metrics::{CrashKind, TypeMetrics};
+use crate::metrics::{CrashKind, Metrics};
 use crate::record::{End, RunEnds, ending, record};
 use crate::sync::lock;
 use crate::{JobContext, JobHandler, Live, Options, Outcome, RunSpans, SpanKind, Tunables};
@@ -37,9 +37,9 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// The metrics of the worker's type.
-    pub fn metrics(&self) -> &TypeMetrics {
-        self.options.metrics.of(&self.job_type)
+    /// The metrics of the process.
+    pub fn metrics(&self) -> &Metrics {
+        &self.options.metrics
     }
 
     /// The removal of a worker of its type.
@@ -136,6 +136,7 @@ pub(crate) enum RunEnd {
 /// The fields of the claimed job that recording its end needs; the handler has the rest.
 pub(crate) struct ClaimedJob {
     pub id: String,
+    pub task: Option<String>,
     pub claim: Claim,
     pub started_us: Option<i64>,
     pub crashes: u32,
@@ -150,6 +151,7 @@ impl ClaimedJob {
         let claim = job.claim().cloned().expect("a claimed job has a claim");
         Arc::new(ClaimedJob {
             id: job.id.clone(),
+            task: job.task.clone(),
             claim,
             started_us: job.started_us,
             crashes: job.crashes,

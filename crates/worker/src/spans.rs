@@ -280,12 +280,13 @@ impl RunOutcome {
         RunOutcome { name: "timed_out", error: Some(over.to_string()) }
     }
 
-    pub fn of(ending: &Ending) -> RunOutcome {
+    /// Of a run whose handler ended it like this, with this result.
+    pub fn of(ending: &Ending, result: RunResult) -> RunOutcome {
         let error = match ending {
             Ending::Failed(error) | Ending::Crashed { error, .. } => Some(error.to_string()),
             _ => None,
         };
-        RunOutcome { name: RunResult::from(ending).name(), error }
+        RunOutcome { name: result.name(), error }
     }
 }
 

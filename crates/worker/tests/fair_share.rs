@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::usage::{self, Charged};
-use turnwise_queue::{State, tenants, workers};
+use turnwise_queue::{NewJob, State, jobs, tenants, workers};
 use turnwise_worker::{
     Accepted, DEFAULT_HEALTH_INTERVAL, External, ExternalEnd, FairRules, Monitor, Options, RotationRules,
     Tunables, Worker,
@@ -80,6 +80,34 @@ async fn the_only_job_of_a_tenant_is_next_before_many_of_another_one() {
     assert_eq!(next.id, "lonely");
     running.push(next);
     worker.shutdown().await;
+}
+
+#[tokio::test]
+async fn run_times_are_learnt_per_task_and_a_tenant_has_one_account_for_all() {
+    const RUNS: u64 = 3;
+    let mut world = World::new();
+    let worker = start(&world, 1, &[]).await;
+    for n in 0..RUNS {
+        for (task, seconds) in [(Some("short"), 2), (Some("long"), 30), (None, 7)] {
+            let new = &NewJob::new(T, &*format!("{n}-{seconds}"), json("{}"))
+                .with(|spec| (spec.tenant, spec.task) = ("a".into(), task.map(str::to_owned)));
+            let (keys, now_us) = (&world.keys, turnwise_store::Runtime::now_us(&*world.clock));
+            world.store.transact(|tx| async move { jobs::add(&tx, keys, new, now_us).await }).await.unwrap();
+            let run = world.next_run().await;
+            end_after(&world, run, Duration::from_secs(seconds)).await;
+        }
+    }
+    let ran_us = RUNS * 39_000_000;
+    let charged =
+        until_charged(&world, "a", |rows| rows.iter().any(|(_, row)| row.service_us >= ran_us)).await;
+    assert_eq!(charged.len(), 1);
+    worker.shutdown().await;
+    let tx = world.store.begin().await.unwrap();
+    let learnt = usage::run_times(&tx, &world.keys, T).await.unwrap();
+    assert_eq!(learnt.keys().collect::<Vec<_>>(), ["long", "short"]);
+    for (task, seconds) in [("short", 2.0), ("long", 30.0)] {
+        assert!((learnt[task] / 1e6 / seconds - 1.0).abs() < 0.2, "{learnt:?}");
+    }
 }
 
 #[tokio::test]

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use turnwise_queue::State;
-use turnwise_worker::{CrashKind, External, ExternalEnd, Metrics, Options, Outcome, RunResult, TypeMetrics};
+use turnwise_worker::{
+    CrashKind, External, ExternalEnd, Metrics, Options, Outcome, RunResult, Tunables, TypeMetrics,
+};
 
 use crate::common::{Instruction, PATIENCE, T, World, accept, json, slots};
 
@@ -69,4 +71,29 @@ async fn the_runs_of_an_external_worker_are_counted_and_a_retry_is_one() {
     assert_eq!(of_type.results(RunResult::Completed), 1);
     assert_eq!((of_type.results(RunResult::Crashed), of_type.crashes(CrashKind::Error)), (1, 1));
     assert_eq!(of_type.runs.read().sum_us, 4_000);
+}
+
+/// A result that is refused fails its job, whatever its handler has said.
+#[tokio::test]
+async fn a_run_whose_result_is_refused_counts_as_failed() {
+    let mut world = World::new();
+    let metrics = Arc::<Metrics>::default();
+    let tunables = Tunables { max_result_bytes: 10, ..Tunables::default() };
+    let options = Options { metrics: metrics.clone(), exclusive: true, tunables, ..slots(1) };
+    let large = || json(&format!("\"{}\"", "x".repeat(20)));
+    world.add("a").await;
+    let worker = world.start_with(&world.store, options.clone()).await;
+    let run = tokio::time::timeout(PATIENCE, world.runs.recv()).await.unwrap().unwrap();
+    run.end(Outcome::Completed(large()));
+    world.until_state("a", State::Failed).await;
+    worker.shutdown().await;
+    let of_type = metrics.of(T);
+    assert_eq!((of_type.results(RunResult::Failed), of_type.results(RunResult::Completed)), (1, 0));
+    let external = External::new(world.store.clone(), world.keys.clone(), options);
+    let id = external.register(T, None, 1, None).await.unwrap().id;
+    world.add("b").await;
+    let never = tokio_util::sync::CancellationToken::new();
+    let claim = accept(&external, T, &id, (0, 1, Duration::ZERO), &never).await.unwrap().pop().unwrap().claim;
+    external.end(T, &id, "b", claim, ExternalEnd::completed(large()), None).await.unwrap();
+    assert_eq!((of_type.results(RunResult::Failed), of_type.results(RunResult::Completed)), (2, 0));
 }

@@ -4,14 +4,16 @@
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::claims::Ending;
+use turnwise_queue::claims::{Ending, Report};
+use turnwise_queue::output::{self, Level};
 use turnwise_queue::{
-    After, Claim, Context, Lifetime, NewJob, State, StatedTerms, claims, jobs, types, workers,
+    After, Claim, Context, Lifetime, LogLine, NewJob, RunKey, State, StatedTerms, claims, jobs, types,
+    workers,
 };
 use turnwise_store::Runtime;
 use turnwise_worker::{
-    DEFAULT_HEALTH_INTERVAL, External, Live, Monitor, Options, Retention, RetentionOptions,
-    settle_dependencies, settle_lifetimes,
+    DEFAULT_HEALTH_INTERVAL, External, LOG_SWEEP_INTERVAL, Live, LogBounds, Monitor, Options, Retention,
+    RetentionOptions, settle_dependencies, settle_lifetimes,
 };
 
 use crate::common::faulty::Fault;
@@ -268,6 +270,56 @@ async fn jobs_that_ended_long_ago_are_removed_and_no_others() {
         }
     };
     tokio::time::timeout(PATIENCE, removed).await.expect("it is not removed");
+    stop.cancel();
+    service.await.unwrap();
+}
+
+/// The oldest logs of a tenant above its bound go, and those of others stay.
+#[tokio::test]
+async fn a_tenant_keeps_no_more_log_than_its_bound() {
+    let world = World::new();
+    let worker = workers::Worker::new("w", "n", 0, 1);
+    world.run(async |tx, keys| workers::register(tx, keys, T, &worker)).await;
+    let line = |n: usize| LogLine {
+        at_us: 1,
+        level: Level::Info,
+        message: format!("{n} {}", "x".repeat(2_000)),
+        fields: None,
+    };
+    let lines: Vec<LogLine> = (0..100).map(line).collect();
+    // 200 kB each. The oldest one of the tenant logs again.
+    for (n, tenant) in ["large", "large", "large", "small", "large", "large"].into_iter().enumerate() {
+        let (id, claim) = (&n.to_string(), Claim { worker: "w".into(), number: n as u64 + 1 });
+        let new = NewJob::new(T, id.as_str(), json("{}")).with(|spec| spec.tenant = tenant.into());
+        let (at_us, report) = (10 + n as i64, Report { log: &lines, ..Report::default() });
+        world
+            .run(async |tx, keys| {
+                jobs::add(tx, keys, &new, 1).await?;
+                claims::claim(Context::new(tx, keys, T, 2, 20), id, &claim).await?;
+                claims::report(tx, keys, RunKey::new(T, id, &claim), report, at_us).await
+            })
+            .await;
+    }
+    let claim = Claim { worker: "w".into(), number: 1 };
+    let report = Report { log: &lines[..1], ..Report::default() };
+    world.run(async |tx, keys| claims::report(tx, keys, RunKey::new(T, "0", &claim), report, 99).await).await;
+    let options = RetentionOptions { tenant_log_bytes: 500_000, ..RetentionOptions::default() };
+    let (store, keys) = (world.store.clone(), world.keys.clone());
+    let stop = CancellationToken::new();
+    let bounds = LogBounds { store, keys, node: "n".into(), options: options.into() };
+    let service = tokio::spawn(bounds.run(stop.clone()));
+    let swept = world.clock.wait_for_sleeper(LOG_SWEEP_INTERVAL);
+    tokio::time::timeout(PATIENCE, swept).await.expect("the sweep does not end");
+    let mut kept = Vec::new();
+    for n in 0..6 {
+        let id = n.to_string();
+        let page = output::lines(&world.store.begin().await.unwrap(), &world.keys, (T, &id), 0, 1_000)
+            .await
+            .unwrap();
+        assert_eq!(page.first + page.lines.len() as u64, page.next);
+        kept.push((page.first, page.lines.len()));
+    }
+    assert_eq!(kept, [(0, 101), (100, 0), (100, 0), (0, 100), (100, 0), (0, 100)]);
     stop.cancel();
     service.await.unwrap();
 }

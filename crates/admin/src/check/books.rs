@@ -251,7 +251,7 @@ impl<'a> Books<'a> {
             | Row::Replication(..)
             | Row::Unresolved(..)
             | Row::FilterCheck(..) => self.enter_document(&row, value)?,
-            Row::Counts(..) | Row::Usage(..) | Row::Boost(_) | Row::Clock => {}
+            Row::Counts(..) | Row::Usage(..) | Row::RunTimes(_) | Row::Boost(_) | Row::Clock => {}
             Row::Filter(_) | Row::Roomy(..) | Row::Unmarked(_) | Row::Unsettled(..) => {}
             Row::Stamp | Row::Secret | Row::Other => {}
         }

@@ -100,6 +100,10 @@ impl Examiner {
                 let _ = Row::parse(keys, &piece).map(|row| rows.add(row, &value));
             }
         }
+        let head = keys.log_head(&key.0, &key.1);
+        if let Some(value) = get(tx, &head).await? {
+            let _ = Row::parse(keys, &head).map(|row| rows.add(row, &value));
+        }
         let named = rows.record.as_ref().map(|job| job.index_row().key(keys, key));
         let parked = rows.record.as_ref().and_then(|job| job.parked());
         let parked = parked.map(|at| keys.parked_entry(&key.0, at, &key.1));

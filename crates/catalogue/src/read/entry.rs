@@ -1,4 +1,4 @@
-//! Reads the locks of one operation.
+//! Reads the locks of one task.
 //!
 //! ```toml
 //! big_lock = true                                  # or { when = …, unless = … }
@@ -25,8 +25,8 @@ use crate::{Entry, MAX_CONDITIONS, Rule, Which};
 const OF_A_REQUEST: [&str; 5] = ["shared", "exclusive", "units", "when", "unless"];
 
 impl Reading<'_> {
-    /// Reads locks. With `operation`, they are an operation's, which may have aliases.
-    pub(super) fn entry(&mut self, node: &Node<'_>, value: &DeValue<'_>, operation: bool) -> Result<Entry> {
+    /// Reads locks. With `task`, they are a task's, which may have aliases.
+    pub(super) fn entry(&mut self, node: &Node<'_>, value: &DeValue<'_>, task: bool) -> Result<Entry> {
         self.count(node)?;
         let table = node.table(value, "a table of levels, as in { node = { shared = [\"{node}\"] } }")?;
         let mut entry = Entry::default();
@@ -35,8 +35,8 @@ impl Reading<'_> {
                 entry.big_lock = big_lock(&node, value)?;
                 continue;
             }
-            // The caller reads aliases, together with the operation's name. Other locks have none.
-            if name == super::ALIASES && operation {
+            // The caller reads aliases, together with the task's name. Other locks have none.
+            if name == super::ALIASES && task {
                 continue;
             }
             if self.levels.position(name).is_none() {

@@ -7,11 +7,11 @@
 //! capacities = { big = 8 }            # units of some resources
 //!
 //! [jobs.TYPE]
-//! operation = "do"                    # the option whose value is the operation
+//! task = "do"                         # the option whose value is the task of a job that names none, and of each step
 //! steps = "steps"                     # the option that lists the steps of a job with several steps
 //! locks = { … }                       # what each job of the type locks
-//! operations.NAME = { … }             # what a job of this operation also locks; `aliases` are its other names
-//! otherwise = { … }                   # what a job of any other operation locks
+//! tasks.NAME = { … }                  # what a job of this task also locks; `aliases` are its other names
+//! otherwise = { … }                   # what a job of any other task locks
 //! ```
 //!
 //! The locks are, for each level, one request or a list of them (`entry`), and `big_lock`. Unknown members are refused, with
@@ -31,9 +31,9 @@ use node::{File, Node};
 
 type Result<T> = std::result::Result<T, Wrong>;
 
-/// The member of an operation that lists its aliases.
+/// The member of a task that lists its aliases.
 const ALIASES: &str = "aliases";
-const OF_A_TYPE: [&str; 5] = ["operation", "steps", "locks", "operations", "otherwise"];
+const OF_A_TYPE: [&str; 5] = ["task", "steps", "locks", "tasks", "otherwise"];
 
 impl Catalogue {
     /// Reads a catalogue. Errors call it `file`.
@@ -110,7 +110,7 @@ fn read_levels(node: &Node<'_>, value: &DeValue<'_>) -> Result<Levels> {
 /// State while jobs are read.
 struct Reading<'a> {
     levels: &'a Levels,
-    /// The number of operations and requests so far.
+    /// The number of tasks and requests so far.
     entries: usize,
 }
 
@@ -120,6 +120,11 @@ impl Reading<'_> {
         if let Some((node, _)) = node.member(table, "learn") {
             return Err(node.wrong("no longer exists", "leave it out, and declare the locks of each job"));
         }
+        for (old, new) in [("operation", "task"), ("operations", "tasks")] {
+            if let Some((node, _)) = node.member(table, old) {
+                return Err(node.wrong("has another name now", format!("write `{new}`")));
+            }
+        }
         node.only(table, &OF_A_TYPE)?;
         let path = |node: &Node<'_>, value: &DeValue<'_>| {
             let text = node.text(value, "the name of an option")?;
@@ -127,44 +132,42 @@ impl Reading<'_> {
         };
         let mut kind = Kind {
             line: node.line(),
-            operation: node.optional(table, "operation", path)?,
+            task_option: node.optional(table, "task", path)?,
             steps: node.optional(table, "steps", path)?,
             locks: node.optional(table, "locks", |node, value| self.entry(node, value, false))?,
             otherwise: node.optional(table, "otherwise", |node, value| self.entry(node, value, false))?,
             ..Kind::default()
         };
-        if let Some((node, value)) = node.member(table, "operations") {
-            let table = node.table(value, "a table for each operation, [jobs.TYPE.operations.NAME]")?;
+        if let Some((node, value)) = node.member(table, "tasks") {
+            let table = node.table(value, "a table for each task, [jobs.TYPE.tasks.NAME]")?;
             for (name, node, value) in node.members(table) {
-                check_name(name).map_err(|problem| node.wrong(problem, "name an operation"))?;
-                kind.operations.insert(name.to_owned(), self.entry(&node, value, true)?);
+                check_name(name).map_err(|problem| node.wrong(problem, "name a task"))?;
+                kind.tasks.insert(name.to_owned(), self.entry(&node, value, true)?);
                 self.aliases(&node, value, name, &mut kind.aliases)?;
             }
-            // An operation may follow an alias with the same name.
+            // A task may follow an alias with the same name.
             for (name, node, _) in node.members(table) {
                 if kind.aliases.contains_key(name) {
-                    return Err(
-                        node.wrong("is an alias of another operation, too", "give each a name of its own")
-                    );
+                    return Err(node.wrong("is an alias of another task, too", "give each a name of its own"));
                 }
             }
         }
-        match (&kind.operation, kind.operations.is_empty()) {
-            (None, false) => Err(node.wrong(
-                "has operations, and does not say which option tells them",
-                "write operation = \"…\" with the option's name",
+        match (&kind.task_option, kind.tasks.is_empty()) {
+            (None, false) if kind.steps.is_some() => Err(node.wrong(
+                "has steps, and does not say which option tells the task of each",
+                "write task = \"…\" with the option's name",
             )),
             (Some(_), true) => Err(node.wrong(
-                "says which option tells the operation, and has none",
-                "write [jobs.TYPE.operations.NAME] for each, or leave `operation` out",
+                "says which option tells the task, and has none",
+                "write [jobs.TYPE.tasks.NAME] for each, or leave `task` out",
             )),
             (None, true) if kind.steps.is_some() || kind.otherwise.is_some() => Err(node.wrong(
-                "has `steps` or `otherwise` without operations",
-                "write operation = \"…\" and [jobs.TYPE.operations.NAME], or say what all jobs lock under `locks`",
+                "has `steps` or `otherwise` without tasks",
+                "write [jobs.TYPE.tasks.NAME] for each task, or say what all jobs lock under `locks`",
             )),
             (None, true) if kind.locks.is_none() => Err(node.wrong(
                 "says nothing of its locks",
-                "write `locks`, or `operation` and operations; a type that locks nothing may say locks = {}",
+                "write `locks`, or [jobs.TYPE.tasks.NAME] for each task; a type that locks nothing may say locks = {}",
             )),
             _ => Ok(kind),
         }
@@ -174,30 +177,28 @@ impl Reading<'_> {
         &mut self,
         node: &Node<'_>,
         value: &DeValue<'_>,
-        operation: &str,
+        task: &str,
         aliases: &mut BTreeMap<String, String>,
     ) -> Result<()> {
         let DeValue::Table(table) = value else { return Ok(()) };
         let Some((node, value)) = node.member(table, ALIASES) else { return Ok(()) };
         for (node, value) in node.elements(node.list(value, "a list of names, as in [\"OP_NODE_ADD\"]")?) {
             self.count(&node)?;
-            let alias = node.text(value, "another name of the operation")?;
-            check_name(alias).map_err(|problem| node.wrong(problem, "name the operation"))?;
-            if aliases.insert(alias.to_owned(), operation.to_owned()).is_some() {
-                return Err(
-                    node.wrong(format!("names {alias:?} twice"), "give each operation names of its own")
-                );
+            let alias = node.text(value, "another name of the task")?;
+            check_name(alias).map_err(|problem| node.wrong(problem, "name the task"))?;
+            if aliases.insert(alias.to_owned(), task.to_owned()).is_some() {
+                return Err(node.wrong(format!("names {alias:?} twice"), "give each task names of its own"));
             }
         }
         Ok(())
     }
 
-    /// Counts one more operation or request.
+    /// Counts one more task or request.
     fn count(&mut self, node: &Node<'_>) -> Result<()> {
         self.entries += 1;
         if self.entries > MAX_ENTRIES {
             return Err(node.wrong(
-                format!("is operation or request number {}", self.entries),
+                format!("is task or request number {}", self.entries),
                 format!("at most {MAX_ENTRIES} are possible"),
             ));
         }

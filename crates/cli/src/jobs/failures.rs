@@ -1,4 +1,4 @@
-//! `turnwise jobs failures`: failed jobs by the class of their reason.
+//! `turnwise jobs failures`: failed jobs by their task and the class of their reason.
 
 use indicatif::HumanCount;
 use turnwise_client::Failure as Class;
@@ -16,7 +16,7 @@ Examples:
   turnwise jobs failures
   turnwise jobs failures --type mail --tenant acme
   turnwise jobs list --state failed --reason-class 'HTTP 503'
-  turnwise jobs retry --where 'state = failed and reason_class = \"HTTP 503\"'")]
+  turnwise jobs retry --where 'state = failed and task = send and reason_class = \"HTTP 503\"'")]
 pub(crate) struct Args {
     /// Only jobs of this type
     #[arg(long = "type", value_name = "TYPE")]
@@ -31,14 +31,15 @@ pub(crate) struct Args {
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
     let Args { job_type, tenant, list: ListArgs { json, server } } = args;
     let failures = server.client()?.failures(job_type.as_deref(), tenant.as_deref()).await?;
-    table::list(&failures.failures, json, "failures", ["JOBS", "LATEST", "CLASS", "EXAMPLE"], row)?;
+    table::list(&failures.failures, json, "failures", ["JOBS", "LATEST", "TASK", "CLASS", "EXAMPLE"], row)?;
     if !failures.complete && !json {
         tell!("The latest {} failed jobs were counted. There are more.", HumanCount(failures.looked_at));
     }
     Ok(())
 }
 
-fn row(class: &Class) -> [String; 4] {
+fn row(class: &Class) -> [String; 5] {
     let example = format!("{} {}", class.job_type, class.id);
-    [HumanCount(class.jobs).to_string(), ago(class.latest_us), class.reason_class.clone(), example]
+    let task = class.task.as_deref().unwrap_or("-").to_owned();
+    [HumanCount(class.jobs).to_string(), ago(class.latest_us), task, class.reason_class.clone(), example]
 }

@@ -228,7 +228,10 @@ fn job_rows(jobs: &[&QueuedJob], one_type: bool) -> Rows {
         [("TYPE", Left), ("JOB", Left), ("TENANT", Left), ("STATE", Left), ("FOR", Right), ("REASON", Left)];
     let row = |job: &&QueuedJob| {
         [
-            job.job_type.clone(),
+            match &job.task {
+                Some(task) => format!("{} / {task}", job.job_type),
+                None => job.job_type.clone(),
+            },
             job.document.clone().unwrap_or_else(|| job.id.clone()),
             job.tenant.clone(),
             job.state.as_str().to_owned(),
@@ -236,6 +239,7 @@ fn job_rows(jobs: &[&QueuedJob], one_type: bool) -> Rows {
             reason(job),
         ]
     };
+    let one_type = one_type && jobs.iter().all(|job| job.task.is_none());
     Rows::new(head, jobs.iter().map(row).collect(), one_type)
 }
 

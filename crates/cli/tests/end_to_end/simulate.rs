@@ -12,7 +12,7 @@ const SCENARIO: &str = "name = 'two to one'\nslots = 6\nchurn = 2\ncycles = 60\n
 
 const LOCKS: &str = "name = 'one by one'\nslots = 4\narrivals = [{ count = 30 }]\n\
                      [cluster]\ngroups = 1\nnodes = 2\ninstances = 3\n\
-                     [[operations]]\nname = 'reboot'\nweight = 1\nrun_ms = 1000\nlocks = { instance = { exclusive = ['{instance}'] } }\n";
+                     [[tasks]]\nname = 'reboot'\nweight = 1\nrun_ms = 1000\nlocks = { instance = { exclusive = ['{instance}'] } }\n";
 
 fn simulate(scenario: &str, arguments: &[&str]) -> Output {
     simulate_into(Stdio::piped(), Stdio::piped(), scenario, arguments)
@@ -112,7 +112,7 @@ fn mistakes_in_a_scenario_are_reported_with_place_and_range() {
 fn jobs_with_locks_are_compared_by_all_schemes() {
     let text = out(&simulate(LOCKS, &["--all"]));
     assert!(
-        text.starts_with("one by one: 30 jobs on 4 slots; 3 instances on 2 nodes in 1 group, 1 operation\n"),
+        text.starts_with("one by one: 30 jobs on 4 slots; 3 instances on 2 nodes in 1 group, 1 task\n"),
         "{text}"
     );
     for name in ["fifo", "aging", "predictive", "best_wait", "best_makespan", "bound", "reboot"] {
@@ -146,7 +146,7 @@ fn a_policy_of_the_other_kind_and_a_wrong_lock_are_refused() {
     let error = error_of(SCENARIO, &["--policy", "aging"]);
     assert!(error.contains("there is no policy `aging`"), "{error}");
     let error = error_of(&LOCKS.replace("{instance}", "{instanec}"), &[]);
-    assert!(error.contains("operation `reboot`: locks.instance: there is no `{instanec}`"), "{error}");
+    assert!(error.contains("task `reboot`: locks.instance: there is no `{instanec}`"), "{error}");
     let error = error_of(&LOCKS.replace("count = 30", "count = 0"), &[]);
     assert!(error.contains("line 3") && error.contains("1 to 100000"), "{error}");
 }

@@ -272,8 +272,7 @@ fn check_orphans(
     found: &mut impl FnMut(Invariant, &[u8], String),
 ) {
     let pieces = rows.pieces.keys().map(|n| (Invariant::Owned, keys.options_piece(&key.0, &key.1, *n)));
-    let output =
-        rows.output.keys().map(|(kind, n)| (Invariant::Owned, keys.output_row(&key.0, &key.1, kind, *n)));
+    let output = rows.output.keys().map(|(kind, n)| (Invariant::Owned, output_row(keys, key, kind, *n)));
     let dependencies = dependency_rows(keys, key, rows).into_iter().map(|row| (Invariant::WaitsFor, row));
     for (invariant, row) in
         present(keys, key, rows).into_iter().chain(pieces).chain(output).chain(dependencies)
@@ -281,6 +280,14 @@ fn check_orphans(
         let is_owned = matches!(invariant, Invariant::OnePlace | Invariant::TagAgrees);
         let invariant = if is_owned { Invariant::Owned } else { invariant };
         found(invariant, &row, "there is no record".to_owned());
+    }
+}
+
+/// The key of a row of output, or of the head of a log.
+fn output_row(keys: &Keyspace, (job_type, id): &JobKey, kind: &str, n: i64) -> Bytes {
+    match (kind, n) {
+        (output::LOG, output::HEAD) => keys.log_head(job_type, id),
+        _ => keys.output_row(job_type, id, kind, n),
     }
 }
 
@@ -362,23 +369,18 @@ pub fn check_awaited(
 }
 
 /// The first problem with the rows of a job's output.
-fn wrong_output(
-    keys: &Keyspace,
-    (job_type, id): &JobKey,
-    job: &Job,
-    rows: &JobRows,
-) -> Option<(Bytes, String)> {
+fn wrong_output(keys: &Keyspace, key: &JobKey, job: &Job, rows: &JobRows) -> Option<(Bytes, String)> {
     if !job.has_output
         && let Some((kind, n)) = rows.output.keys().next()
     {
         let problem = "the record states that the job has no output".to_owned();
-        return Some((keys.output_row(job_type, id, kind, *n), problem));
+        return Some((output_row(keys, key, kind, *n), problem));
     }
     let of_result = rows.output.iter().filter(|((kind, _), _)| kind == output::RESULT);
     let bytes: usize = of_result.map(|(_, bytes)| bytes).sum();
     let expected = job.stored_result.as_ref().map_or(0, |result| result.bytes);
     let problem = || format!("the result has {bytes} bytes, and the record states {expected}");
-    (bytes != expected).then(|| (keys.output_row(job_type, id, output::RESULT, 0), problem()))
+    (bytes != expected).then(|| (output_row(keys, key, output::RESULT, 0), problem()))
 }
 
 /// The first problem with the pieces of a job's options.

@@ -11,6 +11,7 @@ use crate::ended::EndedKey;
 use crate::index_row::IndexRow;
 use crate::keyspace::QueuePlace;
 use crate::locks::Spot;
+use crate::output;
 use crate::{Keyspace, Parked};
 
 /// A row of the keyspace, by its key.
@@ -22,7 +23,7 @@ pub enum Row {
     Job(JobKey),
     /// A piece of a job's options, and its number.
     Options(JobKey, u32),
-    /// A row of a job's output, its kind and its number.
+    /// A row of a job's output, its kind and its number; -1 for the head of its log.
     Output(JobKey, String, i64),
     /// The row of a job's place.
     Index(JobKey, IndexRow),
@@ -56,6 +57,8 @@ pub enum Row {
     Counts(String, String),
     /// What a charger has charged to a tenant: type, tenant, charger.
     Usage(String, String, String),
+    /// How long the jobs of the tasks of this type run.
+    RunTimes(String),
     /// How far the keys of a type have been lifted.
     Boost(String),
     /// When a job fails, or its record is removed.
@@ -129,6 +132,7 @@ impl Row {
             ("clock", 1) => Row::Clock,
             ("jobs", 3) => Row::Job(pair(1, 2)?),
             ("options", 4) => Row::Options(pair(1, 2)?, piece(3)?),
+            ("logs", 3) => Row::Output(pair(1, 2)?, output::LOG.to_owned(), output::HEAD),
             ("output", 5) => Row::Output(pair(1, 2)?, text(3)?, number(4)?),
             ("pending", _) => {
                 let (place, id) = QueuePlace::of_elements(elements.get(2..)?)?;
@@ -178,6 +182,7 @@ impl Row {
                 Row::Counts(job_type, tenant)
             }
             ("usage", 4) => Row::Usage(text(1)?, text(2)?, text(3)?),
+            ("run_times", 2) => Row::RunTimes(text(1)?),
             ("boost", 2) => Row::Boost(text(1)?),
             ("wake", 2) => Row::Wake(text(1)?),
             ("workers", 3) => Row::Worker(pair(1, 2)?, WorkerRow::Member),

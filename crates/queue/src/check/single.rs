@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 
 use super::count::check_counts;
 use super::{Finding, Invariant, Row, check_stamp};
-use crate::usage::{Boost, Charged};
+use crate::usage::{Boost, Charged, RunTimes};
 
 /// Checks a row that needs no other row. Other rows have no findings.
 pub fn check_single(key: &[u8], row: &Row, value: &Bytes) -> Option<Finding> {
@@ -15,6 +15,7 @@ pub fn check_single(key: &[u8], row: &Row, value: &Bytes) -> Option<Finding> {
         }
         Row::Counts(..) => check_counts(key, value),
         Row::Usage(..) => check_usage(key, value),
+        Row::RunTimes(_) => check_run_times(key, value),
         Row::Boost(_) => check_boost(key, value),
         Row::Clock => read::<i64>(key, value).err(),
         _ => None,
@@ -33,6 +34,17 @@ pub fn check_waiting(key: &[u8], value: Option<&Bytes>) -> Option<Finding> {
 pub fn check_usage(key: &[u8], value: &[u8]) -> Option<Finding> {
     match read::<Charged>(key, value) {
         Ok(charged) => Some(Finding::new(Invariant::Charged, key, charged.problem()?)),
+        Err(finding) => Some(finding),
+    }
+}
+
+/// Checks how long the jobs of tasks run.
+fn check_run_times(key: &[u8], value: &[u8]) -> Option<Finding> {
+    match read::<RunTimes>(key, value) {
+        Ok(times) => {
+            let (task, us) = times.iter().find(|(_, us)| !(us.is_finite() && **us >= 0.0))?;
+            Some(Finding::new(Invariant::Charged, key, format!("{task} runs {us} µs")))
+        }
         Err(finding) => Some(finding),
     }
 }

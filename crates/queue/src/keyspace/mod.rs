@@ -11,7 +11,8 @@
 //! | `("jobs", type, id)` | the job record ([`crate::Job`]) | every writer, fenced by the claim while the job runs |
 //! | `("options", type, id, n)` | n-th piece of options too large for the record (bytes) | with the record |
 //! | `("output", type, id, "error", n)` | the n-th error that the job has kept (JSON) ([`crate::output`]) | with the record |
-//! | `("output", type, id, "log", n)` | lines of its log, the first of which has this number (an array); for -1, which there are | its worker |
+//! | `("output", type, id, "log", n)` | lines of its log, the first of which has this number (an array) | its worker |
+//! | `("logs", type, id)` | which lines its log has, their size, and the tenant (JSON; before, in `output` with the number -1) | with these lines |
 //! | `("output", type, id, "result", n)` | n-th piece of a result too large for the record (bytes) | with the record |
 //! | `("tags", type, tag, tenant, id)` | empty; a tag of the job ([`crate::tags`]) | with the record |
 //! | `("pending", type, tenant, priority, order, id)` | empty, or its locks (JSON); lowest priority (-20 to 19) first, then order (a time) | with it |
@@ -52,12 +53,13 @@
 //! | `("webhooks", id, "more")` | `true`: its job runs once more after its current run | the node that numbers events |
 //! | `("webhooks_vs")` | versionstamp (10 bytes) of the webhooks | a change of a webhook, not of how far it is |
 //! | `("history", seconds, interval, node)` | a sample of a node; without a name, of the store, or of all together ([`crate::history`]) | that node |
-//! | `("ended", type, partition, ended, id)` | tenant, and the number of the class of its reason (JSON); by [`crate::ended`] | with the record |
+//! | `("ended", type, partition, ended, id)` | tenant, and the numbers of the class of its reason and of its task (JSON); by [`crate::ended`] | with the record |
 //! | `("active", type, worker, id)` | what the worker reports ([`crate::Active`]) | the claim's holder |
 //! | `("deadlines", at, type, id)` | claim (JSON): at that time, servers check the run's timeouts ([`crate::deadlines`]) | with the active row |
 //! | `("lifetimes", at, type, id)` | empty: at that time, the job fails, or its record is removed ([`crate::lifetimes`]) | with the record |
 //! | `("wake", type)` | versionstamp (10 bytes), set whenever a job becomes pending or delayed | with the record |
 //! | `("usage", type, tenant, charger)` | what this charger has charged to the tenant ([`crate::usage::Charged`]) | that charger |
+//! | `("run_times", type)` | how long the jobs of its tasks run, as learnt (JSON, µs by task; [`crate::usage::run_times`]) | chargers whose estimates have changed |
 //! | `("boost", type)` | how far keys have been lifted ([`crate::usage::Boost`]) | workers that sort by keys |
 //! | `("signal", type, worker)` | versionstamp (10 bytes), set whenever one of its jobs must stop | a request to stop a job |
 //! | `("claims", type, worker)` | number of the latest claim of a worker that does not count them itself | with its claims |

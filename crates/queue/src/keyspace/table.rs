@@ -70,7 +70,11 @@ keys! {
     key output_row(job_type: &str, id: &str, kind: &str, n: i64) = ("output", job_type, id, kind, n);
     /// The rows of one kind of a job's output.
     range output_of(job_type: &str, id: &str, kind: &str) = ("output", job_type, id, kind);
-    /// All rows of a job's output.
+    /// Which lines a job's log has.
+    key log_head(job_type: &str, id: &str) = ("logs", job_type, id);
+    /// The same of all jobs, by type and id.
+    range log_heads() = ("logs",);
+    /// All rows of a job's output, except the head of its log.
     range output(job_type: &str, id: &str) = ("output", job_type, id);
 
     /// The queues of all tenants of a type, by tenant.
@@ -89,6 +93,8 @@ keys! {
     range usage(job_type: &str) = ("usage", job_type);
     /// What was charged to one tenant.
     range usage_of(job_type: &str, tenant: &str) = ("usage", job_type, tenant);
+    /// How long the jobs of a type's tasks run.
+    key run_times(job_type: &str) = ("run_times", job_type);
     /// How far the keys of a type have been lifted.
     key boost(job_type: &str) = ("boost", job_type);
 
@@ -388,6 +394,8 @@ keys! {
 parsers! {
     /// Type and id of a key of [`Keyspace::all_jobs`].
     parse_any_job(_; job_type: String, id: String);
+    /// Type and id of a key of [`Keyspace::log_heads`].
+    parse_log_head(_; job_type: String, id: String);
     /// The number of a key of [`Keyspace::output_of`].
     parse_output(_, _, _, _; n: i64);
     /// Job id of a key of [`Keyspace::jobs`].

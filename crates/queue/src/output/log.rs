@@ -1,10 +1,12 @@
 //! The lines that the runs of a job have logged.
 //!
 //! *Model.* Lines are numbered, from 0 on, through all runs of the job. A row holds up to [`LINES_PER_ROW`] of them, under the number of its
-//! first one. The row with the number [`HEAD`] states which lines there are, so that lines are appended without reading any.
+//! first one. A head states which lines there are, so that lines are appended without reading any. The heads of all jobs are one range, so
+//! that the logs of a tenant are added up without reading jobs or lines.
 //!
 //! *Bounds.* A job keeps its last [`MAX_LOG_LINES`] lines or [`MAX_LOG_BYTES`]: the oldest rows go first, whole. So up to
-//! [`LINES_PER_ROW`] lines fewer may be left.
+//! [`LINES_PER_ROW`] lines fewer may be left. What the jobs of a tenant keep together is bounded from outside ([`log_sizes`], [`drop_lines`]): a
+//! counter that each append changed would make all jobs of a tenant conflict.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -16,6 +18,7 @@ use super::LOG;
 use super::errors::cut;
 use crate::encoding::{decode, encode};
 use crate::error::corrupt;
+use crate::keyspace::behind;
 use crate::rows::{read_job, write_job};
 use crate::{Error, Keyspace, Result, reads};
 
@@ -30,8 +33,8 @@ pub const MAX_LINES_AT_ONCE: usize = 1_000;
 /// The most lines of a row, and the most bytes unless it has one line only.
 const LINES_PER_ROW: usize = 50;
 const BYTES_PER_ROW: usize = 16 << 10;
-/// The number of the row that states which lines there are.
-const HEAD: i64 = -1;
+/// The number under which a head was a row of the log.
+pub(crate) const HEAD: i64 = -1;
 
 /// How serious a line is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -76,7 +79,7 @@ impl LogLine {
 }
 
 /// Which lines there are.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Head {
     /// The number of the first line that is kept.
     first: u64,
@@ -84,6 +87,27 @@ struct Head {
     next: u64,
     /// The size of the kept rows, in bytes.
     bytes: u64,
+    /// The tenant of the job.
+    #[serde(default)]
+    tenant: String,
+    /// When the last line was appended, in µs.
+    #[serde(default)]
+    at_us: i64,
+}
+
+/// The head of a job's log, and the key of its row: that of an older release, where there is no other.
+async fn head(
+    tx: &Transaction,
+    keys: &Keyspace,
+    (job_type, id): (&str, &str),
+    isolation: Isolation,
+) -> Result<Option<(Bytes, Head)>> {
+    for key in [keys.log_head(job_type, id), keys.output_row(job_type, id, LOG, HEAD)] {
+        if let Some(value) = tx.get_with(&key, isolation).await? {
+            return Ok(Some((key, decode("head of a log", &value)?)));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether so many lines may be appended at once.
@@ -95,20 +119,32 @@ pub(crate) fn check(lines: &[LogLine]) -> Result<()> {
     Err(Error::Invalid { field: "log", problem })
 }
 
-/// Appends lines to the log of a job whose claim the caller has checked. Returns whether the job's record must state that it has output: the
+/// Appends lines to the log of a job of this tenant, whose claim the caller has checked. Returns whether the job's record must state that it has output: the
 /// caller writes the record.
 pub(crate) async fn append(
     tx: &Transaction,
     keys: &Keyspace,
     (job_type, id): (&str, &str),
+    tenant: &str,
     lines: &[LogLine],
+    now_us: i64,
 ) -> Result<bool> {
     if lines.is_empty() {
         return Ok(false);
     }
-    let head_row = keys.output_row(job_type, id, LOG, HEAD);
-    let known: Option<Head> = reads::value(tx, &head_row, "head of a log").await?;
-    let mut head = known.unwrap_or_default();
+    let head_row = keys.log_head(job_type, id);
+    let known = head(tx, keys, (job_type, id), Isolation::Serializable).await?;
+    let is_first = known.is_none();
+    let mut head = match known {
+        Some((key, head)) => {
+            if key != head_row {
+                tx.clear(key)?;
+            }
+            head
+        }
+        None => Head::default(),
+    };
+    (head.tenant, head.at_us) = (tenant.to_owned(), now_us);
     let before = (head.first, head.next);
     let stored: Vec<Bytes> = lines.iter().map(LogLine::bounded).collect();
     let mut rest = &stored[..];
@@ -134,7 +170,7 @@ pub(crate) async fn append(
         tx.set(row_of(keys, (job_type, id), number), row)?;
     }
     tx.set(head_row, encode(&head))?;
-    Ok(known.is_none())
+    Ok(is_first)
 }
 
 /// Drops the oldest rows until the log is within its bounds: stored ones, and then some of those that are to be written.
@@ -193,9 +229,11 @@ pub(crate) async fn append_to_running(
     tx: &Transaction,
     keys: &Keyspace,
     (job_type, id): (&str, &str),
+    tenant: &str,
     lines: &[LogLine],
+    now_us: i64,
 ) -> Result<()> {
-    if append(tx, keys, (job_type, id), lines).await?
+    if append(tx, keys, (job_type, id), tenant, lines, now_us).await?
         && let Some(mut job) = read_job(tx, keys, job_type, id).await?
         && !job.has_output
     {
@@ -218,7 +256,7 @@ pub struct LogPage {
 
 /// The key whose value changes with every line.
 pub fn log_row(keys: &Keyspace, job_type: &str, id: &str) -> Bytes {
-    keys.output_row(job_type, id, LOG, HEAD)
+    keys.log_head(job_type, id)
 }
 
 /// Up to `limit` lines of a job's log from the number `from` on. Adds no read conflict.
@@ -229,9 +267,8 @@ pub async fn lines(
     from: u64,
     limit: usize,
 ) -> Result<LogPage> {
-    let value = tx.get_with(&log_row(keys, job_type, id), Isolation::Snapshot).await?;
-    let Some(value) = value else { return Ok(LogPage::default()) };
-    let Head { first, next, .. } = decode("head of a log", &value)?;
+    let known = head(tx, keys, (job_type, id), Isolation::Snapshot).await?;
+    let Some((_, Head { first, next, .. })) = known else { return Ok(LogPage::default()) };
     let mut page = LogPage { lines: Vec::new(), first, next };
     let from = from.max(first);
     if from >= next {
@@ -259,4 +296,54 @@ pub async fn lines(
             _ => return Ok(page),
         }
     }
+}
+
+/// How much a job's log has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogSize {
+    /// The job's type.
+    pub job_type: String,
+    /// Its id.
+    pub id: String,
+    /// Its tenant.
+    pub tenant: String,
+    /// The size of its lines, in bytes.
+    pub bytes: u64,
+    /// When the last line was appended, in µs.
+    pub at_us: i64,
+}
+
+/// Calls `each` with the log of each job that has lines, after the job `after` if given, by type and id. Reads `page` rows at a time, and
+/// stops after `most`: then it returns the last job. Adds no read conflict.
+pub async fn log_sizes(
+    tx: &Transaction,
+    keys: &Keyspace,
+    after: Option<(&str, &str)>,
+    bounds: (usize, usize),
+    mut each: impl FnMut(LogSize),
+) -> Result<Option<(String, String)>> {
+    let after = after.map(|(job_type, id)| keys.log_head(job_type, id));
+    let read = |key: &Bytes, value: &Bytes| {
+        let (job_type, id) = keys.parse_log_head(key)?;
+        let Head { bytes, tenant, at_us, .. } = decode("head of a log", value)?;
+        if bytes > 0 {
+            each(LogSize { job_type, id, tenant, bytes, at_us });
+        }
+        Ok(())
+    };
+    let last = reads::each(tx, behind(keys.log_heads(), after), bounds, read).await?;
+    Ok(last.map(|last| keys.parse_log_head(&last)).transpose()?)
+}
+
+/// Drops all lines of a log that is still as it was seen. Its next lines keep their numbers. Returns whether it was.
+pub async fn drop_lines(tx: &Transaction, keys: &Keyspace, seen: &LogSize) -> Result<bool> {
+    let (job, head_row) =
+        ((seen.job_type.as_str(), seen.id.as_str()), keys.log_head(&seen.job_type, &seen.id));
+    let known: Option<Head> = reads::value(tx, &head_row, "head of a log").await?;
+    let Some(head) = known.filter(|head| (head.at_us, head.bytes) == (seen.at_us, seen.bytes)) else {
+        return Ok(false);
+    };
+    tx.clear_range((row_of(keys, job, head.first), row_of(keys, job, head.next)))?;
+    tx.set(head_row, encode(&Head { first: head.next, bytes: 0, ..head }))?;
+    Ok(true)
 }

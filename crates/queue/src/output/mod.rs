@@ -15,10 +15,11 @@ use crate::{Job, Keyspace, Result};
 pub use crate::stored_result::StoredResult;
 pub(crate) use errors::keep as keep_error;
 pub use errors::{KeptError, MAX_CLASS_BYTES, MAX_MESSAGE_BYTES, MAX_TRACE_BYTES, RunError, errors};
+pub(crate) use log::{HEAD, append, append_to_running, check as check_log};
 pub use log::{
-    Level, LogLine, LogPage, MAX_LINE_BYTES, MAX_LINES_AT_ONCE, MAX_LOG_BYTES, MAX_LOG_LINES, lines, log_row,
+    Level, LogLine, LogPage, LogSize, MAX_LINE_BYTES, MAX_LINES_AT_ONCE, MAX_LOG_BYTES, MAX_LOG_LINES,
+    drop_lines, lines, log_row, log_sizes,
 };
-pub(crate) use log::{append, append_to_running, check as check_log};
 pub use result::{DEFAULT_MAX_RESULT_BYTES, JobResult, MAX_RESULT_BYTES, result};
 pub(crate) use result::{clear as clear_result, store as store_result};
 
@@ -57,7 +58,10 @@ impl Default for Kept {
 /// Clears all output of a job that is removed.
 pub(crate) fn clear(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     match job.has_output {
-        true => Ok(tx.clear_range(keys.output(&job.job_type, &job.id))?),
+        true => {
+            tx.clear(keys.log_head(&job.job_type, &job.id))?;
+            Ok(tx.clear_range(keys.output(&job.job_type, &job.id))?)
+        }
         false => Ok(()),
     }
 }

@@ -316,9 +316,9 @@ mod tests {
     use super::super::scenario::Scenario;
     use super::*;
 
-    fn population(slots: usize, operations: &str) -> Population {
+    fn population(slots: usize, tasks: &str) -> Population {
         let text = format!(
-            "name = 'x'\nslots = {slots}\nlevels = [{{ name = 'a' }}, {{ name = 'n', capacity = 2 }}]\n{operations}\n\
+            "name = 'x'\nslots = {slots}\nlevels = [{{ name = 'a' }}, {{ name = 'n', capacity = 2 }}]\n{tasks}\n\
              [cluster]\ngroups = 1\nnodes = 2\ninstances = 1\n"
         );
         Population::new(&Scenario::parse(&text).unwrap()).unwrap()
@@ -329,7 +329,7 @@ mod tests {
         population(
             4,
             &format!(
-                "arrivals = [{{ count = 10 }}]\noperations = [{{ name = 'o', weight = 1, run_ms = 1000, locks = {{ {locks} }} }}]"
+                "arrivals = [{{ count = 10 }}]\ntasks = [{{ name = 'o', weight = 1, run_ms = 1000, locks = {{ {locks} }} }}]"
             ),
         )
     }
@@ -351,15 +351,11 @@ mod tests {
 
     #[test]
     fn times_that_cannot_overlap_add_up() {
-        let operations = |one: &str, other: &str| {
-            let operation = |name, locks| {
+        let tasks = |one: &str, other: &str| {
+            let task = |name, locks| {
                 format!("{{ name = '{name}', weight = 1, run_ms = 1000, locks = {{ {locks} }} }}")
             };
-            format!(
-                "arrivals = [{{ count = 40 }}]\noperations = [{}, {}]",
-                operation("one", one),
-                operation("other", other)
-            )
+            format!("arrivals = [{{ count = 40 }}]\ntasks = [{}, {}]", task("one", one), task("other", other))
         };
         for (one, other) in [
             ("a = { exclusive = ['i'] }", "a = { shared = ['i'] }"),
@@ -367,21 +363,21 @@ mod tests {
             ("a = { exclusive = 'all' }", "a = { shared = ['i'] }"),
             ("big_lock = true", "a = { shared = ['i'] }"),
         ] {
-            let population = population(4, &operations(one, other));
-            let of_one = population.jobs.iter().filter(|job| job.operation == 0).count() as f64;
+            let population = population(4, &tasks(one, other));
+            let of_one = population.jobs.iter().filter(|job| job.task == 0).count() as f64;
             assert_eq!(makespan(&population, 4).us, (of_one + (40.0 - of_one) / 4.0) * 1e6, "{one}, {other}");
         }
     }
 
     #[test]
     fn only_one_job_at_a_time_has_two_of_three() {
-        let operation = |names: &str| {
+        let task = |names: &str| {
             format!(
                 "{{ name = \"{names}\", weight = 1, run_ms = 1000, locks = {{ a = {{ exclusive = [{names}] }} }} }}"
             )
         };
-        let operations = ["'i', 'j'", "'j', 'k'", "'i', 'k'"].map(operation).join(", ");
-        let population = population(4, &format!("arrivals = [{{ count = 9 }}]\noperations = [{operations}]"));
+        let tasks = ["'i', 'j'", "'j', 'k'", "'i', 'k'"].map(task).join(", ");
+        let population = population(4, &format!("arrivals = [{{ count = 9 }}]\ntasks = [{tasks}]"));
         let bound = makespan(&population, 4);
         assert_eq!(bound.us, 9e6);
         assert!(bound.by.starts_with("two of "), "{}", bound.by);
@@ -390,10 +386,10 @@ mod tests {
     #[test]
     fn sharers_of_one_resource_that_lock_another_exclusively_take_turns() {
         // Some jobs lock `n` exclusively. The others share it, and lock `i` exclusively.
-        let operations = "arrivals = [{ count = 40 }]\noperations = [\
+        let tasks = "arrivals = [{ count = 40 }]\ntasks = [\
             { name = 'one', weight = 1, run_ms = 1000, locks = { a = { exclusive = ['n'] } } },\
             { name = 'other', weight = 1, run_ms = 1000, locks = { a = { shared = ['n'] }, n = { exclusive = ['i'] } } }]";
-        assert_eq!(makespan(&population(4, operations), 4), Bound { us: 40e6, by: "n".to_owned() });
+        assert_eq!(makespan(&population(4, tasks), 4), Bound { us: 40e6, by: "n".to_owned() });
     }
 
     /// Whether two jobs can work at the same time. Units are left out.
@@ -460,12 +456,12 @@ mod tests {
                 "a = { shared = ['i', 'j'] }, n = { exclusive = ['x'] }", "a = { shared = ['j', 'k'] }, n = { shared = ['x'] }",
                 "a = { shared = ['i'], exclusive = ['j'] }", "a = { exclusive = ['k'] }, n = { shared = ['x', 'y'] }",
             ];
-            let operation = |(n, locks): (usize, &&str)| {
+            let task = |(n, locks): (usize, &&str)| {
                 format!("{{ name = '{n}', weight = {}, run_ms = {{ uniform = [1, 9] }}, locks = {{ {locks} }} }}", n.min(5) + 1)
             };
-            let operations: Vec<String> = locks.iter().enumerate().map(operation).collect();
+            let tasks: Vec<String> = locks.iter().enumerate().map(task).collect();
             let text = format!(
-                "seed = {seed}\narrivals = [{{ count = {first} }}, {{ count = {}, at_ms = 6 }}]\noperations = [{}]", then + 1, operations.join(", ")
+                "seed = {seed}\narrivals = [{{ count = {first} }}, {{ count = {}, at_ms = 6 }}]\ntasks = [{}]", then + 1, tasks.join(", ")
             );
             let population = population(slots, &text);
             let (shortest, bound) = (shortest(&population, slots, &mut Vec::new()), makespan(&population, slots));
@@ -475,7 +471,7 @@ mod tests {
 
     #[test]
     fn late_jobs_have_their_own_bound() {
-        let text = "arrivals = [{ count = 1 }, { count = 8, at_ms = 100000 }]\noperations = [{ name = 'o', weight = 1, run_ms = 1000 }]";
+        let text = "arrivals = [{ count = 1 }, { count = 8, at_ms = 100000 }]\ntasks = [{ name = 'o', weight = 1, run_ms = 1000 }]";
         assert_eq!(makespan(&population(4, text), 4).us, 102e6);
     }
 

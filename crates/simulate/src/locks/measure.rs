@@ -7,7 +7,7 @@ use super::population::{Job, Population, ScopeId, Want};
 /// The measurements of a run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Measure {
-    /// For each job, in the order of the ends: its operation, and how long it existed without working.
+    /// For each job, in the order of the ends: its task, and how long it existed without working.
     pub waits: Vec<(usize, i64)>,
     /// When the last job ended.
     pub makespan_us: i64,
@@ -39,7 +39,7 @@ impl Measure {
         at_us: i64,
         held: impl Iterator<Item = (&'w Want, &'w i64)>,
     ) {
-        self.waits.push((job.operation, at_us - job.comes_us - job.run_us));
+        self.waits.push((job.task, at_us - job.comes_us - job.run_us));
         self.worked_us += job.run_us;
         self.makespan_us = self.makespan_us.max(at_us);
         for (want, since_us) in held {

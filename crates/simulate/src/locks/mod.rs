@@ -1,6 +1,6 @@
 //! Simulates jobs that lock, and compares schemes that choose among the same jobs.
 //!
-//! A [`Scenario`] describes a cluster, operations with their locks and run times, and the arrivals of jobs. [`run`]
+//! A [`Scenario`] describes a cluster, tasks with their locks and run times, and the arrivals of jobs. [`run`]
 //! lets each [`Scheme`] decide. It measures how long jobs waited, and computes bounds that no schedule can beat.
 //! `predictive` is the policy of the product, called as the workers call it.
 //!
@@ -13,7 +13,7 @@
 //! let scenario = Scenario::parse(
 //!     "name = 'one after the other'\nslots = 4\narrivals = [{ count = 10 }]\n\
 //!      [cluster]\ngroups = 1\nnodes = 2\ninstances = 1\n\
-//!      [[operations]]\nname = 'reboot'\nweight = 1\nrun_ms = 1000\n\
+//!      [[tasks]]\nname = 'reboot'\nweight = 1\nrun_ms = 1000\n\
 //!      locks = { instance = { exclusive = ['{instance}'] } }\n",
 //! )?;
 //! let compared = run(&scenario, &[Scheme::Predictive])?;
@@ -34,7 +34,7 @@ mod table;
 pub mod template;
 mod world;
 
-pub use results::{Bounds, Compared, OfOperation, SchemeResults};
+pub use results::{Bounds, Compared, OfTask, SchemeResults};
 pub use scenario::Scenario;
 
 use crate::policy::named;

@@ -47,8 +47,8 @@ pub(crate) struct Want {
 /// A job, before anything has happened to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
-    /// The index of its operation in the scenario.
-    pub operation: usize,
+    /// The index of its task in the scenario.
+    pub task: usize,
     pub comes_us: i64,
     /// How long it works.
     pub run_us: i64,
@@ -74,12 +74,12 @@ impl Population {
     pub(crate) fn new(scenario: &Scenario) -> Result<Population, Error> {
         let cluster = Map::new(scenario);
         let mut names = Names::new(&scenario.levels);
-        let weights: f64 = scenario.operations.iter().map(|operation| operation.weight.get()).sum();
+        let weights: f64 = scenario.tasks.iter().map(|task| task.weight.get()).sum();
         let mut jobs = Vec::new();
         for (number, comes_us) in arrivals(scenario).into_iter().enumerate() {
             let mut rng = SeededRng::new(scenario.seed.get(), 1 + number, 0);
-            let operation = draw(scenario, weights * rng.unit());
-            let plan = &scenario.operations[operation];
+            let task = draw(scenario, weights * rng.unit());
+            let plan = &scenario.tasks[task];
             let about = cluster.about(&mut rng, scenario.cluster.hot_percent.get());
             let meaning = |word: &str| cluster.mean(&about, word);
             let (declared, real) =
@@ -88,12 +88,12 @@ impl Population {
                 scenario
                     .levels
                     .check(requests)
-                    .map_err(|refused| Error::Wrong(format!("operation `{}`: {refused}", plan.name)))?;
+                    .map_err(|refused| Error::Wrong(format!("task `{}`: {refused}", plan.name)))?;
             }
             let mut wants = |locks: Vec<Lock>| locks.iter().map(|lock| names.want(lock)).collect();
             let run_us = rng.run_us(plan.run_ms);
             jobs.push(Job {
-                operation,
+                task,
                 comes_us,
                 run_us,
                 asks_at_us: run_us * plan.asks_at_percent.i64() / 100,
@@ -126,15 +126,15 @@ fn arrivals(scenario: &Scenario) -> Vec<i64> {
     moments
 }
 
-/// The operation at this position, if the weights of all operations are laid out in a row.
+/// The task at this position, if the weights of all tasks are laid out in a row.
 fn draw(scenario: &Scenario, mut at: f64) -> usize {
-    for (n, operation) in scenario.operations.iter().enumerate() {
-        at -= operation.weight.get();
+    for (n, task) in scenario.tasks.iter().enumerate() {
+        at -= task.weight.get();
         if at < 0.0 {
             return n;
         }
     }
-    scenario.operations.len() - 1
+    scenario.tasks.len() - 1
 }
 
 /// The objects of a job.
@@ -287,10 +287,10 @@ mod tests {
 
     const TEXT: &str = "name = 'x'\nslots = 4\nseed = 1\narrivals = [{ count = 200 }, { count = 100, at_ms = 5, per_second = 2 }]\n\
                         [cluster]\ngroups = 2\nnodes = 7\ninstances = 21\nhot_percent = 50\n\
-                        [[operations]]\nname = 'a'\nweight = 1\nrun_ms = 1000\n\
+                        [[tasks]]\nname = 'a'\nweight = 1\nrun_ms = 1000\n\
                         locks = { instance = { exclusive = ['{instance}'] }, node = { shared = ['{primary}', '{secondary}', '{target}'] } }\n\
                         says = { instance = { exclusive = ['{instance}'] }, node = { shared = 'unknown' } }\n\
-                        [[operations]]\nname = 'b'\nweight = 2\nrun_ms = 1000\nlocks = { node = { exclusive = ['{group_nodes}'] } }\n";
+                        [[tasks]]\nname = 'b'\nweight = 2\nrun_ms = 1000\nlocks = { node = { exclusive = ['{group_nodes}'] } }\n";
 
     fn population(text: &str) -> Population {
         Population::new(&Scenario::parse(text).unwrap()).unwrap()
@@ -303,7 +303,7 @@ mod tests {
         let number = |name: &str| -> usize { name.trim_start_matches(char::is_alphabetic).parse().unwrap() };
         let mut hot = 0;
         for job in &population.jobs {
-            if job.operation == 1 {
+            if job.task == 1 {
                 assert!([4, 5].contains(&job.known.len()), "{:?}", job.known);
                 continue;
             }
@@ -314,7 +314,7 @@ mod tests {
             assert!(nodes.iter().all(|node| node % 2 == nodes[0] % 2), "{nodes:?}: of one group");
             hot += usize::from(instance % 7 == 0);
         }
-        let of = population.jobs.iter().filter(|job| job.operation == 0).count();
+        let of = population.jobs.iter().filter(|job| job.task == 0).count();
         assert!((75..125).contains(&of), "{of} of 300, one third");
         assert!((hot as f64 / of as f64 - 0.57).abs() < 0.12, "{hot} of {of}");
         assert!(population.jobs.is_sorted_by_key(|job| job.comes_us));
@@ -336,9 +336,6 @@ mod tests {
         );
         let text = text.replace("['{primary}', '{secondary}', '{target}']", "{ '{primary}' = 2 }");
         let error = Population::new(&Scenario::parse(&text).unwrap()).err().unwrap().to_string();
-        assert!(
-            error.contains("operation `a`: locks.node: wants 2 units of \"node3\", which has 1"),
-            "{error}"
-        );
+        assert!(error.contains("task `a`: locks.node: wants 2 units of \"node3\", which has 1"), "{error}");
     }
 }

@@ -14,7 +14,7 @@ pub fn headline(scenario: &Scenario, compared: &Compared) -> String {
         many(cluster.instances.usize(), "instance"),
         many(cluster.nodes.usize(), "node"),
         many(cluster.groups.usize(), "group"),
-        many(scenario.operations.len(), "operation"),
+        many(scenario.tasks.len(), "task"),
     )
 }
 
@@ -64,18 +64,18 @@ pub fn figures(compared: &Compared) -> String {
     text
 }
 
-/// A table of mean waits by operation, in seconds, with a column for each scheme: its head and its lines. `None`
+/// A table of mean waits by task, in seconds, with a column for each scheme: its head and its lines. `None`
 /// unless all schemes were simulated.
-pub fn by_operation(compared: &Compared) -> Option<([&'static str; 7], Vec<[String; 7]>)> {
+pub fn by_task(compared: &Compared) -> Option<([&'static str; 7], Vec<[String; 7]>)> {
     let outcomes = <&[SchemeResults; 5]>::try_from(compared.outcomes.as_slice()).ok()?;
     let [a, b, c, d, e] = outcomes.each_ref().map(|outcome| outcome.scheme.name());
     let row = |n: usize| {
-        let of = &outcomes[0].operations[n];
-        let [a, b, c, d, e] = outcomes.each_ref().map(|outcome| seconds(outcome.operations[n].mean_wait_s));
+        let of = &outcomes[0].tasks[n];
+        let [a, b, c, d, e] = outcomes.each_ref().map(|outcome| seconds(outcome.tasks[n].mean_wait_s));
         [of.name.clone(), of.jobs.to_string(), a, b, c, d, e]
     };
-    let rows = (0..outcomes[0].operations.len()).map(row).collect();
-    Some((["OPERATION", "JOBS", a, b, c, d, e], rows))
+    let rows = (0..outcomes[0].tasks.len()).map(row).collect();
+    Some((["TASK", "JOBS", a, b, c, d, e], rows))
 }
 
 fn seconds(s: f64) -> String {

@@ -74,8 +74,8 @@ pub struct SchemeResults {
     pub busiest_lock: Option<String>,
     /// The part of the makespan in which it was held exclusively.
     pub busiest_lock_held: f64,
-    /// The waits of each operation that has jobs, in the scenario's order.
-    pub operations: Vec<OfOperation>,
+    /// The waits of each task that has jobs, in the scenario's order.
+    pub tasks: Vec<OfTask>,
     /// All waits, in s, the shortest first.
     #[serde(skip)]
     pub waits_s: Vec<f64>,
@@ -84,9 +84,9 @@ pub struct SchemeResults {
     pub steps: Vec<(f64, usize, usize)>,
 }
 
-/// The jobs of one operation.
+/// The jobs of one task.
 #[derive(Debug, Clone, Serialize)]
-pub struct OfOperation {
+pub struct OfTask {
     /// Its name.
     pub name: String,
     /// The number of its jobs.
@@ -109,11 +109,11 @@ impl SchemeResults {
         waits_s.sort_by(f64::total_cmp);
         let part = |of: f64, whole: f64| if whole > 0.0 { of / whole } else { 0.0 };
         let makespan_s = s(measure.makespan_us);
-        let operations = scenario.operations.iter().enumerate().filter_map(|(n, operation)| {
+        let tasks = scenario.tasks.iter().enumerate().filter_map(|(n, task)| {
             let waits = || measure.waits.iter().filter(|(of, _)| *of == n).map(|(_, wait)| s(*wait));
             let jobs = waits().count();
-            (jobs > 0).then(|| OfOperation {
-                name: operation.name.clone(),
+            (jobs > 0).then(|| OfTask {
+                name: task.name.clone(),
                 jobs,
                 mean_wait_s: waits().sum::<f64>() / jobs as f64,
                 longest_wait_s: waits().fold(0.0, f64::max),
@@ -133,7 +133,7 @@ impl SchemeResults {
             locks_used: 1.0 - part(s(measure.held_idle_us), s(measure.held_us)),
             busiest_lock: busiest.map(|(scope, _)| population.scopes[scope as usize].name.clone()),
             busiest_lock_held: part(busiest.map_or(0.0, |(_, us)| s(us)), makespan_s),
-            operations: operations.collect(),
+            tasks: tasks.collect(),
             waits_s,
             steps: measure.steps.iter().map(|(at, working, waiting)| (s(*at), *working, *waiting)).collect(),
         }

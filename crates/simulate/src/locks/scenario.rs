@@ -10,13 +10,13 @@
 //! nodes = 4                          # dealt to the groups in turn
 //! instances = 20                     # each has a primary and a secondary node of one group
 //!
-//! [[operations]]
+//! [[tasks]]
 //! name = "reboot"
 //! weight = 3                         # three of four jobs
 //! run_ms = 20000
 //! locks = { instance = { exclusive = ["{instance}"] }, node = { shared = ["{primary}"] } }
 //!
-//! [[operations]]
+//! [[tasks]]
 //! name = "replace disks"
 //! weight = 1
 //! run_ms = { uniform = [60000, 300000] }
@@ -26,7 +26,7 @@
 //! ```
 //!
 //! An unknown key is rejected with its line, a number outside its range with the range, and impossible locks with the
-//! operation and the level.
+//! task and the level.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,7 @@ use crate::scenario::{Error, RunTime, read};
 
 /// The most jobs of one scenario, all together. A simulation keeps about a kilobyte of each.
 pub const MAX_JOBS: u64 = 100_000;
-/// The most operations, and the most entries of `arrivals`, of one scenario.
+/// The most tasks, and the most entries of `arrivals`, of one scenario.
 pub const MAX_ENTRIES: usize = 200;
 /// The last moment at which jobs may arrive: 30 days.
 pub const MAX_AT_MS: u64 = 2_592_000_000;
@@ -69,8 +69,8 @@ pub struct Scenario {
     pub queue: Queue,
     /// The arrivals of jobs.
     pub arrivals: Vec<Arrivals>,
-    /// The operations of jobs.
-    pub operations: Vec<Operation>,
+    /// The tasks of jobs.
+    pub tasks: Vec<Task>,
 }
 
 /// A cluster of virtual machines: instances on pairs of nodes, nodes in groups.
@@ -141,10 +141,10 @@ pub struct Arrivals {
 /// One kind of jobs.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Operation {
+pub struct Task {
     /// Its name.
     pub name: String,
-    /// Its part of all jobs, relative to the weights of the other operations.
+    /// Its part of all jobs, relative to the weights of the other tasks.
     pub weight: Real<0, 1_000_000>,
     /// How long a job works once it has its locks.
     pub run_ms: RunTime,
@@ -158,7 +158,7 @@ pub struct Operation {
     pub asks_at_percent: Int<0, 99>,
 }
 
-impl Operation {
+impl Task {
     /// What a job declares.
     pub fn declared(&self) -> &Requests {
         self.says.as_ref().unwrap_or(&self.locks)
@@ -173,7 +173,7 @@ impl Scenario {
     /// Reads a scenario's file.
     ///
     /// # Errors
-    /// The text is no scenario. The error names the line, or the operation, and what is possible there.
+    /// The text is no scenario. The error names the line, or the task, and what is possible there.
     pub fn parse(text: &str) -> Result<Scenario, Error> {
         let scenario: Scenario = read(text)?;
         scenario.check().map_err(Error::Wrong)?;
@@ -203,7 +203,7 @@ impl Scenario {
                 "queue: with a base_weight of 0, the age of jobs would not count: give more".to_owned()
             );
         }
-        for (what, entries) in [("arrivals", self.arrivals.len()), ("operations", self.operations.len())] {
+        for (what, entries) in [("arrivals", self.arrivals.len()), ("tasks", self.tasks.len())] {
             if !(1..=MAX_ENTRIES).contains(&entries) {
                 return Err(format!("there are {entries} {what}; 1 to {MAX_ENTRIES} are possible"));
             }
@@ -222,25 +222,25 @@ impl Scenario {
             return Err(format!("there are {jobs} jobs in all; {MAX_JOBS} are possible"));
         }
         let mut names = BTreeSet::new();
-        for operation in &self.operations {
-            let name = &operation.name;
-            self.check_operation(operation).map_err(|problem| format!("operation `{name}`: {problem}"))?;
+        for task in &self.tasks {
+            let name = &task.name;
+            self.check_task(task).map_err(|problem| format!("task `{name}`: {problem}"))?;
             if !names.insert(name) {
-                return Err(format!("there is more than one operation `{name}`: name them differently"));
+                return Err(format!("there is more than one task `{name}`: name them differently"));
             }
         }
-        if self.operations.iter().all(|operation| operation.weight.get() <= 0.0) {
-            return Err("operations: all weigh 0: give one a weight".to_owned());
+        if self.tasks.iter().all(|task| task.weight.get() <= 0.0) {
+            return Err("tasks: all weigh 0: give one a weight".to_owned());
         }
         Ok(())
     }
 
-    fn check_operation(&self, operation: &Operation) -> Result<(), String> {
-        operation.run_ms.check()?;
-        if operation.locks.has_unknown() {
+    fn check_task(&self, task: &Task) -> Result<(), String> {
+        task.run_ms.check()?;
+        if task.locks.has_unknown() {
             return Err("locks: what it really locks cannot be unknown; `says` can".to_owned());
         }
-        for (key, requests) in [("locks", &operation.locks), ("says", operation.declared())] {
+        for (key, requests) in [("locks", &task.locks), ("says", task.declared())] {
             let problem = |problem: String| format!("{key}.{problem}");
             self.levels.check(requests).map_err(|rejected| {
                 let levels = rejected.to_string();
@@ -248,7 +248,7 @@ impl Scenario {
             })?;
             template::check(requests, self.smallest_group()).map_err(problem)?;
         }
-        template::covers(operation.declared(), &operation.locks, &self.levels)
+        template::covers(task.declared(), &task.locks, &self.levels)
             .map_err(|problem| format!("says.{problem}"))
     }
 }
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     const GOOD: &str = "name = 'x'\nslots = 4\narrivals = [{ count = 9 }]\n[cluster]\ngroups = 2\nnodes = 4\ninstances = 8\n\
-                        [[operations]]\nname = 'a'\nweight = 1\nrun_ms = 1000\nlocks = { instance = { exclusive = ['{instance}'] } }\n";
+                        [[tasks]]\nname = 'a'\nweight = 1\nrun_ms = 1000\nlocks = { instance = { exclusive = ['{instance}'] } }\n";
 
     fn rejected(from: &str, to: &str) -> String {
         assert!(GOOD.contains(from), "{from}");
@@ -270,7 +270,7 @@ mod tests {
         let scenario = Scenario::parse(GOOD).unwrap();
         assert_eq!((scenario.jobs(), scenario.queue.tick_ms.get()), (9, 30_000));
         assert_eq!(scenario.levels, Levels::default());
-        assert_eq!(scenario.operations[0].declared(), &scenario.operations[0].locks);
+        assert_eq!(scenario.tasks[0].declared(), &scenario.tasks[0].locks);
     }
 
     #[test]
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn contradictions_are_rejected_with_their_place() {
         let locks = "locks = { instance = { exclusive = ['{instance}'] } }";
-        let other = format!("{locks}\n[[operations]]\nname = 'a'\nweight = 1\nrun_ms = 1");
+        let other = format!("{locks}\n[[tasks]]\nname = 'a'\nweight = 1\nrun_ms = 1");
         for (from, to, words) in [
             ("nodes = 4", "nodes = 3", "cluster: 3 nodes are too few for 2 groups"),
             ("count = 9", "count = 9, per_second = 0", "arrivals: no job comes"),
@@ -305,24 +305,24 @@ mod tests {
             ("count = 9", "count = 9, times = 900", "arrivals: the last come after"),
             ("arrivals = [{ count = 9 }]", "arrivals = []", "0 arrivals; 1 to 200"),
             ("weight = 1", "weight = 0", "all weigh 0"),
-            ("run_ms = 1000", "run_ms = { uniform = [9, 1] }", "operation `a`: run_ms: uniform from 9 to 1"),
-            (locks, &other, "more than one operation `a`"),
-            ("instance = {", "instances = {", "operation `a`: locks.instances: there is no such level"),
+            ("run_ms = 1000", "run_ms = { uniform = [9, 1] }", "task `a`: run_ms: uniform from 9 to 1"),
+            (locks, &other, "more than one task `a`"),
+            ("instance = {", "instances = {", "task `a`: locks.instances: there is no such level"),
             (
                 "exclusive = ['{instance}']",
                 "exclusive = 'unknown'",
-                "operation `a`: locks: what it really locks cannot be unknown",
+                "task `a`: locks: what it really locks cannot be unknown",
             ),
             (
                 "['{instance}']",
                 "['{instanec}']",
-                "operation `a`: locks.instance: there is no `{instanec}`; there are {instance}",
+                "task `a`: locks.instance: there is no `{instanec}`; there are {instance}",
             ),
             ("['{instance}']", "['{target}']", "locks.instance: {target} needs groups of three nodes"),
             (
                 locks,
                 &format!("{locks}\nsays = {{ node = {{ shared = 'all' }} }}"),
-                "operation `a`: says.instance: exclusive {instance} is locked but not declared",
+                "task `a`: says.instance: exclusive {instance} is locked but not declared",
             ),
         ] {
             let error = rejected(from, to);

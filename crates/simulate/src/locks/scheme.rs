@@ -217,21 +217,21 @@ mod tests {
 
     /// Whether the first job, with ticket 5, binds the second one, with ticket `ticket`.
     fn binds(one: &str, other: &str, ticket: Ticket) -> bool {
-        let operation = |name: &str, locks: &str| {
+        let task = |name: &str, locks: &str| {
             let real = locks.replace("\"unknown\"", "['z']");
             format!(
-                "[[operations]]\nname = '{name}'\nweight = 1\nrun_ms = 1\nlocks = {{ {real} }}\nsays = {{ {locks} }}\n"
+                "[[tasks]]\nname = '{name}'\nweight = 1\nrun_ms = 1\nlocks = {{ {real} }}\nsays = {{ {locks} }}\n"
             )
         };
         let text = format!(
             "name = 'x'\nslots = 1\narrivals = [{{ count = 40 }}]\n\
              levels = [{{ name = 'a' }}, {{ name = 'b' }}, {{ name = 'n', capacity = 3 }}]\n\
              [cluster]\ngroups = 1\nnodes = 2\ninstances = 1\n{}{}",
-            operation("one", one),
-            operation("other", other)
+            task("one", one),
+            task("other", other)
         );
         let population = Population::new(&Scenario::parse(&text).unwrap()).unwrap();
-        let job = |operation| population.jobs.iter().find(|job| job.operation == operation).unwrap();
+        let job = |task| population.jobs.iter().find(|job| job.task == task).unwrap();
         let known = job(0).known.iter().map(|want| lock(*want, &population));
         let levels = &population.levels;
         let tickets = [(5, Running::new(known, &Requests::default(), levels))];

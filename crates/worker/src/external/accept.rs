@@ -276,7 +276,7 @@ impl External {
             Ok(Delivery::Jobs { jobs, pass, .. }) => {
                 if let Some(pass) = pass {
                     fair.drained(&pass.drained, pass.wake_seen.as_ref());
-                    let metrics = self.metrics(job_type);
+                    let metrics = self.metrics().of(job_type);
                     for (waited_us, accepted) in pass.waits_us.iter().zip(jobs) {
                         metrics.claimed(*waited_us, accepted.job.attempts);
                     }

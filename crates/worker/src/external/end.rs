@@ -210,7 +210,7 @@ impl External {
     }
 
     /// Records the span of a run whose end was written. `job` is the job after it.
-    fn trace_end(&self, job_type: &str, worker: &str, run: &RunEnd, ending: &Ending, job: &Job) {
+    fn trace_end(&self, (job_type, worker): (&str, &str), run: &RunEnd, ending: &Ending, job: &Job) {
         if job.trace.is_none() {
             return;
         }
@@ -220,11 +220,18 @@ impl External {
             claim: run.claim,
             id: run.id.clone(),
             tenant: job.tenant.clone(),
+            task: job.task.clone(),
             started_us: job.started_us.unwrap_or(now_us),
             // A run that was given back is no attempt.
             attempt: job.attempts.saturating_add(u32::from(!run.by_itself())).max(1),
         };
-        self.options.spans.ended((job_type, worker), &traced, &RunOutcome::of(ending), now_us, 0);
+        self.options.spans.ended(
+            (job_type, worker),
+            &traced,
+            &RunOutcome::of(ending, RunResult::of(ending, Some(job))),
+            now_us,
+            0,
+        );
     }
 
     /// Charges a run whose end was written.
@@ -256,19 +263,21 @@ impl External {
         };
         self.run_observations.ended(job_type, worker, claim);
         if let Ended::Recorded(Some(job)) = &ended {
-            self.trace_end(job_type, worker, run, &ending, job);
+            self.trace_end((job_type, worker), run, &ending, job);
         }
         Ok(match ended {
             Ended::Recorded(job) => {
                 let now_us = self.store.runtime().now_us();
                 let started_us = job.as_ref().and_then(|job| job.started_us).unwrap_or(now_us);
                 let ran_us = now_us.saturating_sub(started_us);
-                self.metrics(job_type).ended(RunResult::from(&ending), CrashKind::Error, ran_us);
+                let of = (job_type, job.as_ref().and_then(|job| job.task.as_deref()));
+                let result = RunResult::of(&ending, job.as_deref());
+                self.metrics().ended(of, result, CrashKind::Error, ran_us);
                 if !account.ended(worker, claim, by_itself)
                     && let Some(before) = &before
                     && let Some(started_us) = before.started_us
                 {
-                    account.fair.end_unknown(&before.tenant, started_us, by_itself);
+                    account.fair.end_unknown((&before.tenant, before.task.as_deref()), started_us, by_itself);
                 }
                 job.map(|job| *job)
             }

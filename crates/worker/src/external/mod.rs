@@ -28,7 +28,7 @@ use crate::deadlines::RunObservations;
 use crate::line::Lines;
 use crate::locks::LockWake;
 use crate::membership::{Leaving, new_id};
-use crate::metrics::{CrashKind, RunResult, TypeMetrics};
+use crate::metrics::{CrashKind, Metrics, RunResult};
 use crate::pass::Passes;
 use crate::spans::RunOutcome;
 use crate::times::duration_us;
@@ -122,8 +122,8 @@ impl External {
         &self.tunables
     }
 
-    fn metrics(&self, job_type: &str) -> &TypeMetrics {
-        self.options.metrics.of(job_type)
+    fn metrics(&self) -> &Metrics {
+        &self.options.metrics
     }
 
     /// Registers a worker under an id that was never used before. From then on, the worker must ping. `registered_by` is the
@@ -252,7 +252,8 @@ impl External {
             tracing::warn!(job_type, job = id, worker = claim.worker, "taken from its worker: {over}");
             self.run_observations.ended(job_type, &claim.worker, claim.number);
             let ran_us = now_us.saturating_sub(run.started_us);
-            self.metrics(job_type).taken(CrashKind::from(over), ran_us);
+            let of = (job_type.as_str(), run.task.as_deref());
+            self.metrics().ended(of, RunResult::Crashed, CrashKind::from(over), ran_us);
             self.given_back(job_type, &claim.worker, std::slice::from_ref(&run));
             let ended = RunOutcome::expired(&over);
             self.options.spans.given_back(job_type, &claim.worker, &[run], &ended, now_us);
@@ -292,7 +293,8 @@ impl External {
                     let charge = |runs: &[RunSummary], now_us: i64| {
                         for run in runs {
                             let ran_us = now_us.saturating_sub(run.started_us);
-                            self.metrics(job_type).ended(RunResult::Stopped, CrashKind::Error, ran_us);
+                            let of = (job_type, run.task.as_deref());
+                            self.metrics().ended(of, RunResult::Stopped, CrashKind::Error, ran_us);
                         }
                         account.given_back(worker, runs);
                     };

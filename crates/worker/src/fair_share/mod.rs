@@ -125,6 +125,8 @@ impl OwnCharges {
 #[derive(Debug, Clone)]
 pub(crate) struct RunCharges {
     pub tenant: Arc<str>,
+    /// The job's task.
+    task: Option<Box<str>>,
     /// Whether the job can be preempted, and continues later.
     pub rotates: bool,
     /// When the run started, in µs.
@@ -209,16 +211,16 @@ impl FairShare {
         self.state().members = members;
     }
 
-    /// Begins to charge a job that was claimed. `skipped_tenant` has a job that could start, too, and was skipped for
+    /// Begins to charge a job of this tenant and task that was claimed. `skipped_tenant` has a job that could start, too, and was skipped for
     /// its owner.
     pub fn start(
         &self,
-        tenant: &str,
+        of: (&str, Option<&str>),
         skipped_tenant: Option<&str>,
         continuous: bool,
         started_us: i64,
     ) -> RunCharges {
-        let charges = self.state().start(tenant, skipped_tenant, continuous, started_us);
+        let charges = self.state().start(of, skipped_tenant, continuous, started_us);
         self.write_soon();
         charges
     }
@@ -323,8 +325,8 @@ impl FairShare {
     }
 
     /// Charges a run that this process did not know: another server claimed the job, or this one before a restart.
-    pub fn end_unknown(&self, tenant: &str, started_us: i64, by_itself: bool) {
-        let charges = self.state().start(tenant, None, false, started_us);
+    pub fn end_unknown(&self, of: (&str, Option<&str>), started_us: i64, by_itself: bool) {
+        let charges = self.state().start(of, None, false, started_us);
         self.end(charges, by_itself);
     }
 
@@ -415,13 +417,14 @@ impl State {
 
     fn start(
         &mut self,
-        tenant: &str,
+        (tenant, task): (&str, Option<&str>),
         skipped_tenant: Option<&str>,
         continuous: bool,
         started_us: i64,
     ) -> RunCharges {
         let (shares, interval_us) = (self.shares(tenant), self.interval_us().filter(|_| continuous));
-        let expected_us = interval_us.unwrap_or_else(|| self.expected_us(tenant));
+        let of_task = || task.and_then(|task| self.expectation.of_task(task));
+        let expected_us = interval_us.or_else(of_task).unwrap_or_else(|| self.expected_us(tenant));
         if let Some(interval_us) = interval_us {
             // A continuous job costs one interval. A tenant may also have one-shot jobs.
             self.expectation.learn(tenant, interval_us);
@@ -438,6 +441,7 @@ impl State {
         self.changed(tenant);
         RunCharges {
             tenant: tenant.into(),
+            task: task.map(Into::into),
             rotates: interval_us.is_some(),
             started_us,
             charged_us: started_us,
@@ -467,6 +471,9 @@ impl State {
             let ran_us = us(now_us.saturating_sub(charges.started_us).saturating_sub(charges.lent_us));
             let is_first = !self.expectation.knows_type();
             self.expectation.learn(&charges.tenant, ran_us);
+            if let Some(task) = &charges.task {
+                self.learn_task(task, ran_us);
+            }
             if is_first {
                 // The positions of the other tenants were based on a default cost.
                 self.reorder();

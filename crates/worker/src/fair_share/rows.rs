@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_policy::fair_share::rfc;
-use turnwise_queue::usage::{self, Charged};
+use turnwise_queue::usage::{self, Charged, RunTimes};
 use turnwise_queue::{Error, Result, tenants};
 
 use super::{FairShare, Inner, OwnCharges, State, TenantCharges};
@@ -37,6 +37,8 @@ const MAX_ROWS: usize = 200_000;
 const SHORTEST_PAUSE_US: i64 = 1_000_000;
 /// The additional time for each of these rows, in µs: reading them then takes a hundredth of a worker's time.
 const PAUSE_US_PER_ROW: i64 = 1_000;
+/// Run times of a task that differ by no more than this part are the same.
+const SAME: f64 = 0.1;
 /// The time between two reads of a worker without contenders, in µs: it still clears the rows of dead chargers.
 const ALONE_PAUSE_US: i64 = 60_000_000;
 
@@ -51,6 +53,10 @@ pub(super) struct RowState {
     count: usize,
     /// Whether to check which own rows have decayed.
     review: bool,
+    /// How long the jobs of tasks run, as the type's row has it.
+    run_times: RunTimes,
+    /// Whether that row has to be written: an average differs by more than [`SAME`].
+    run_times_differ: bool,
     /// Rows of other chargers that have decayed.
     pub decayed: BTreeSet<(String, String)>,
 }
@@ -131,8 +137,11 @@ impl Inner {
                 tracing::warn!(job_type, "there are more than {MAX_ROWS} charges: what other nodes have charged to the last tenants by name does not count");
             });
         }
+        let run_times = usage::run_times(&tx, keys, job_type).await?;
         let now_us = store.runtime().now_us();
-        self.state().learn_rows(rows, &self.charger, now_us);
+        let mut state = self.state();
+        state.learn_rows(rows, &self.charger, now_us);
+        state.learn_run_times(run_times);
         Ok(())
     }
 
@@ -162,6 +171,7 @@ impl Inner {
             self.state().written(&rest[..written], &self.charger);
             rest = &rest[written..];
         }
+        self.write_run_times().await?;
         self.remove_keys().await?;
         let since_us = now_us.saturating_sub(EMPTY_FOR_US);
         let empty = self.state().waiting.empty_since(since_us, WRITE_BATCH);
@@ -177,6 +187,17 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    async fn write_run_times(&self) -> Result<()> {
+        let Some(learnt) = self.state().run_times_to_write() else { return Ok(()) };
+        let (keys, job_type, learnt) = (&self.keys, &self.job_type, &learnt);
+        let write = |tx| async move { usage::write_run_times(&tx, keys, job_type, learnt).await };
+        let written = self.store.transact(write).await;
+        if written.is_err() {
+            self.state().rows.run_times_differ = true;
+        }
+        written
     }
 
     /// Clears the waiting rows of these tenants if their queues are still empty, as many rows as fit into one
@@ -238,6 +259,7 @@ impl State {
     fn has_writes(&self) -> bool {
         self.own.values().any(|own| own.written != own.version)
             || self.rows.review
+            || self.rows.run_times_differ
             || !self.keys.to_search.is_empty()
             || !self.rows.decayed.is_empty()
             || self.waiting.has_empty()
@@ -399,6 +421,34 @@ impl State {
         self.others = others;
         self.forget_unused_tenants();
         self.reorder();
+    }
+
+    /// A job of a task has run to its end.
+    pub(super) fn learn_task(&mut self, task: &str, ran_us: f64) {
+        self.expectation.learn_task(task, ran_us);
+        let Some(us) = self.expectation.of_task(task) else { return };
+        let told = self.rows.run_times.get(task);
+        self.rows.run_times_differ |= told.is_none_or(|told| (us - told).abs() > told * SAME);
+    }
+
+    /// Learns what others have written about tasks that this charger does not know.
+    pub(super) fn learn_run_times(&mut self, row: RunTimes) {
+        for (task, us) in &row {
+            if self.expectation.of_task(task).is_none() {
+                self.expectation.load_task(task, *us);
+            }
+        }
+        self.rows.run_times = row;
+    }
+
+    /// What the row about tasks shall have, if it has to be written.
+    pub(super) fn run_times_to_write(&mut self) -> Option<RunTimes> {
+        if !std::mem::take(&mut self.rows.run_times_differ) {
+            return None;
+        }
+        let learnt: RunTimes = self.expectation.tasks().map(|(task, us)| (task.to_owned(), us)).collect();
+        self.rows.run_times.extend(learnt.clone());
+        Some(learnt)
     }
 
     /// Forgets tenants without rows, running jobs and waiting jobs: they had jobs, but no run here.

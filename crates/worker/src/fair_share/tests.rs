@@ -41,7 +41,7 @@ fn a_start_out_of_turn_moves_virtual_time_only_to_the_skipped_tenant() {
             state.ledger.load(tenant, tag);
         }
         waits.iter().for_each(|tenant| state.suspect(tenant));
-        state.start(T, skipped, false, 0);
+        state.start((T, None), skipped, false, 0);
         state.ledger.now()
     };
     assert_eq!(now_after(None, &["first", "second", T]), 100.0e6);
@@ -78,7 +78,7 @@ impl Simulated {
             let Some(tenant) = self.state.waiting.in_order().next().map(|(tenant, _)| tenant.clone()) else {
                 break;
             };
-            let run = self.state.start(&tenant, None, false, now_us);
+            let run = self.state.start((&tenant, None), None, false, now_us);
             self.runs.push((now_us + run_us(&tenant), run));
             started.push(tenant.to_string());
         }
@@ -135,10 +135,27 @@ fn a_tenant_does_not_wait_for_wrong_expectations_at_another_worker() {
 }
 
 #[test]
+fn a_run_is_expected_to_take_as_long_as_those_of_its_task() {
+    let mut state = state();
+    state.learn_run_times([("long".to_owned(), 90e6)].into());
+    let (long, unknown) =
+        (state.start(("a", Some("long")), None, false, 0), state.start(("a", Some("other")), None, false, 0));
+    assert_eq!((long.expected_us, unknown.expected_us), (90e6, state.expected_us("a")));
+    assert_eq!(state.ledger.in_flight_here_us("a"), long.expected_us + unknown.expected_us);
+    // A row is written when an average has changed.
+    assert_eq!(state.run_times_to_write(), None);
+    (0..9).for_each(|_| state.learn_task("long", 91e6));
+    assert_eq!(state.run_times_to_write(), None);
+    (0..9).for_each(|_| state.learn_task("long", 300e6));
+    assert!(state.run_times_to_write().is_some_and(|row| row["long"] > 150e6));
+    assert_eq!(state.run_times_to_write(), None);
+}
+
+#[test]
 fn rows_of_dead_chargers_are_cleared_for_a_tenant_that_always_has_jobs() {
     let mut state = state();
     state.learn_rows(Vec::new(), ME, 0);
-    state.start(T, None, true, 0);
+    state.start((T, None), None, true, 0);
     state.waiting.suspect(T);
     let dead = |now_us| {
         let mut dead = row("dead", 10.0, 10.0);
@@ -178,7 +195,7 @@ fn tenants_without_runs_here_are_forgotten() {
 #[test]
 fn no_row_is_written_before_the_rows_of_an_earlier_process_are_read() {
     let mut state = state();
-    let mut charges = state.start(T, None, false, 0);
+    let mut charges = state.start((T, None), None, false, 0);
     state.charge(&mut charges, 7_000);
     assert!(state.rows_to_write(ME, 7_000).is_empty());
     let mut before = row(ME, 1_000.0, 1_000.0);

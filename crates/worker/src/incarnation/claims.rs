@@ -70,7 +70,7 @@ impl Incarnation {
         let skipped_tenant = pass.first_skipped_tenant.clone();
         let shared = self.shared.clone();
         for (waited_us, (job, options)) in pass.waits_us.drain(..).zip(pass.claimed.drain(..)) {
-            shared.metrics().claimed(waited_us, job.attempts);
+            shared.metrics().of(&shared.job_type).claimed(waited_us, job.attempts);
             self.start(job, options, skipped_tenant.as_deref(), spread);
         }
         if pass.all_in_other_passes {

@@ -267,7 +267,8 @@ impl Incarnation {
         let (idle, slots) = (Idle::of(&self.became_idle), self.slots.clone());
         let controls = Arc::new(Controls { idle, slots, ..Controls::default() });
         let started_us = job.started_us.unwrap_or_else(|| self.shared.store.runtime().now_us());
-        let mut charges = self.fair.start(&job.tenant, skipped_tenant, job.continuous, started_us);
+        let mut charges =
+            self.fair.start((&job.tenant, job.task.as_deref()), skipped_tenant, job.continuous, started_us);
         (charges.often, charges.waits) = (true, Some(controls.waits.clone()));
         if job.cancel_requested() {
             // The client cancelled it before it was adopted, so no further signal follows.

@@ -44,7 +44,7 @@ use crate::fair_share::Shares;
 use crate::rotation;
 
 pub use apportion::{TenantTurn, apportion, first, order};
-pub use expectation::{Expectation, LEAST_COST_US, UNKNOWN_COST_US};
+pub use expectation::{Expectation, LEAST_COST_US, MAX_TASKS, UNKNOWN_COST_US};
 
 /// The most cycles for which charges of rotating jobs may hold their tenant back; they are bounded accordingly. It is
 /// longer than the 25 cycles that turn over all slots at the default churn (500 / 20). So a tenant with shares like

@@ -279,6 +279,31 @@ fn costs_are_learnt_per_tenant_and_an_unknown_tenant_has_the_cost_of_the_type() 
     assert_eq!(costs.known_us("c"), Some(5.0 * S));
 }
 
+#[test]
+fn costs_of_tasks_are_learnt_after_some_runs_and_are_bounded() {
+    let mut costs = Expectation::default();
+    for _ in 0..2 {
+        costs.learn_task("thumbnail", 2.0 * S);
+    }
+    assert_eq!(costs.of_task("thumbnail"), None);
+    costs.learn_task("thumbnail", 5.0 * S);
+    assert_eq!(costs.of_task("thumbnail"), Some(3.0 * S));
+    costs.load_task("video", 90.0 * S);
+    assert_eq!(costs.tasks().collect::<Vec<_>>(), [("thumbnail", 3.0 * S), ("video", 90.0 * S)]);
+    // What tasks cost is nothing that tenants cost.
+    assert!(!costs.knows_type());
+    // Tasks that clients invent replace each other, and not those that run.
+    for n in 0..2 * MAX_TASKS {
+        (0..3).for_each(|_| costs.learn_task(&format!("invented-{n}"), S));
+        costs.learn_task("thumbnail", 3.0 * S);
+    }
+    assert_eq!((costs.tasks().count(), costs.of_task("video")), (MAX_TASKS, None));
+    assert_eq!(costs.of_task("thumbnail"), Some(3.0 * S));
+    // What others have learnt replaces none.
+    costs.load_task("video", 90.0 * S);
+    assert_eq!((costs.tasks().count(), costs.of_task("video")), (MAX_TASKS, None));
+}
+
 proptest! {
     /// Virtual time falls only at the end of a job, and tags shrink only if it falls. So the highest of several workers' tags
     /// is the newest, or it holds a tenant back for a cost that was expected too high.
