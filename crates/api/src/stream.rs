@@ -65,8 +65,20 @@ pub(super) struct StreamParams {
     wait_ms: Option<u64>,
 }
 
-const EVENTS: &[&str] =
-    &["added", "started", "stopped", "crashed", "snoozed", "completed", "failed", "cancelled", "removed"];
+const EVENTS: &[&str] = &[
+    "added",
+    "started",
+    "stopped",
+    "crashed",
+    "snoozed",
+    "completed",
+    "failed",
+    "cancelled",
+    "removed",
+    "edited",
+    "held",
+    "released",
+];
 const STATES: &[&str] =
     &["pending", "delayed", "running", "waiting", "crashing", "completed", "failed", "cancelled", "removed"];
 

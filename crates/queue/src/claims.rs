@@ -589,7 +589,10 @@ fn end_of(kind: &EventKind) -> Option<End> {
         | EventKind::Started
         | EventKind::Stopped { .. }
         | EventKind::Crashed { .. }
-        | EventKind::Snoozed => None,
+        | EventKind::Snoozed
+        | EventKind::Edited { .. }
+        | EventKind::Held { .. }
+        | EventKind::Released { .. } => None,
     }
 }
 

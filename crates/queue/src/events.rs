@@ -52,7 +52,7 @@ const REMOVED: &str = "removed";
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEvent {
-    /// What happened: `added`, `started`, `stopped`, `crashed`, `completed`, `failed`, `cancelled` or `removed`.
+    /// What happened: `added`, `started`, `stopped`, `crashed`, `completed`, `failed`, `cancelled`, `edited`, `held`, `released` or `removed`.
     pub event: String,
     /// The job's type.
     #[serde(rename = "type")]

@@ -328,7 +328,11 @@ impl Checker {
             EventKind::Cancelled => {
                 matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed | Did::Snoozed))
             }
-            EventKind::Added | EventKind::Started => false,
+            EventKind::Added
+            | EventKind::Started
+            | EventKind::Edited { .. }
+            | EventKind::Held { .. }
+            | EventKind::Released { .. } => false,
         };
         ensure(told, "the recorded end is what the handler did", || format!("{did:?}, but {}", story()))?;
         let right = match event {
