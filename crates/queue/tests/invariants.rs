@@ -154,8 +154,8 @@ impl Walk {
         let mut job = jobs::get(tx, keys, T, id).await?.ok_or(Error::NotFound)?;
         let holder = *[Holder::Client, Holder::Operator].choose(&mut self.rng).unwrap();
         match self.rng.random_range(0..4) {
-            0 => drop(edit::hold(tx, keys, &mut job, holder, None, now_us).await?),
-            1 => drop(edit::release(tx, keys, &mut job, holder, None, now_us).await?),
+            0 => edit::hold(tx, keys, &mut job, holder, None, now_us).await.map(drop)?,
+            1 => edit::release(tx, keys, &mut job, holder, None, now_us).await.map(drop)?,
             _ => {
                 let size = *[2, 20_000].choose(&mut self.rng).unwrap();
                 let mut spec = job.spec.clone();
@@ -164,7 +164,7 @@ impl Walk {
                 let priority = self.rng.random_bool(0.3).then(|| self.rng.random_range(-2..3));
                 let start_us = self.rng.random_bool(0.5).then(|| now_us + self.rng.random_range(-5..6));
                 let edit = Edit { spec, options, priority, start_us, note: "options".into() };
-                drop(edit::edit(tx, keys, &mut job, edit, now_us).await?);
+                edit::edit(tx, keys, &mut job, edit, now_us).await.map(drop)?;
             }
         }
         Ok(())
