@@ -9,7 +9,9 @@ use turnwise_protocol::{
 use turnwise_queue::locks::has_room;
 use turnwise_queue::tags::MAX_TAGS;
 use turnwise_queue::trace::Traceparent;
-use turnwise_queue::{After, DEFAULT_TENANT, JobSpec, MAX_PRIORITY, MIN_PRIORITY, Then, dependencies, jobs};
+use turnwise_queue::{
+    After, DEFAULT_TENANT, Holder, JobSpec, MAX_PRIORITY, MIN_PRIORITY, Then, dependencies, jobs,
+};
 use turnwise_store::{Error as StoreError, MaybeStoreError as _, Store, Transaction};
 use turnwise_web::access::Caller;
 use turnwise_web::traced;
@@ -283,6 +285,14 @@ async fn check_jobs(app: &App, caller: &Caller, tx: &Transaction, ready: &Ready)
         if changes && !caller.writes(&old.tenant) {
             return Err(V1Error::read_only(&old.tenant));
         }
+        // Its dependencies would take it from its hold.
+        if changes && !job.after.is_empty() && old.held_by() == Some(Holder::Operator) {
+            return Err(V1Error::conflict(
+                codes::CONFLICT,
+                "an operator holds this job",
+                "leave `after` out, or ask an operator to release the job",
+            ));
+        }
     }
     for (n, after) in job.after.iter().enumerate() {
         let other = jobs::get(tx, &app.keys, &after.job_type, &after.id).await?;
@@ -368,7 +378,7 @@ pub(super) fn priority_of(priority: i32) -> Result<i8, String> {
 }
 
 /// When a job may start, in µs.
-fn not_before_us(request: &NewJob, now_us: i64) -> Result<Option<i64>> {
+pub(super) fn not_before_us(request: &NewJob, now_us: i64) -> Result<Option<i64>> {
     let delayed_us = match request.delay_ms.map(|ms| (ms, i64::try_from(ms))) {
         None => None,
         Some((ms, Ok(delay))) if ms <= MAX_DELAY_MS => Some(now_us + delay * 1_000),
@@ -385,7 +395,7 @@ fn not_before_us(request: &NewJob, now_us: i64) -> Result<Option<i64>> {
 }
 
 /// `spec` with the members that a request states, but for the locks. What it leaves out stays as it is in `spec`.
-fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
+pub(super) fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
     let bad = |problem: String| V1Error::out_of_bounds(problem);
     for (member, name) in [("tenant", &request.tenant), ("user", &request.user)] {
         let checked = name.as_ref().map_or(Ok(()), |name| names::check_name(member, name));
@@ -496,6 +506,13 @@ fn prepare(
     if request.tenant.is_some() || request.if_exists == IfExists::Keep {
         check_tenant(caller, &job).map_err(|error| error.at(&place()))?;
     }
+    check_room(app, &job, &place())?;
+    Ok(Ready { job, request, states_options, states_locks, derives_locks, trace: None, made })
+}
+
+/// Checks a job as far as its own values show, and that it fits into the store. `place` names it in errors.
+pub(super) fn check_room(app: &App, job: &turnwise_queue::NewJob, place: &str) -> Result<()> {
+    let bad = |problem: &str| V1Error::out_of_bounds(format!("{place}{problem}"));
     job.check().map_err(|error| bad(&error.to_string()))?;
     if !has_room(&job.locks, &app.store.limits()) {
         return Err(bad("locks: too many for one transaction of this server's store: lock all of a level"));
@@ -503,8 +520,7 @@ fn prepare(
     let most = app.store.limits().transaction_bytes.saturating_sub(JOB_BYTES);
     if job.options.get().len() > most {
         let problem = format!(
-            "{}options: have {} bytes; this server's store allows at most {most}",
-            place(),
+            "{place}options: have {} bytes; this server's store allows at most {most}",
             job.options.get().len()
         );
         return Err(V1Error::too_large(
@@ -512,5 +528,5 @@ fn prepare(
             "store large data elsewhere, and put its address into the options",
         ));
     }
-    Ok(Ready { job, request, states_options, states_locks, derives_locks, trace: None, made })
+    Ok(())
 }

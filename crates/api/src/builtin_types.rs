@@ -111,6 +111,25 @@ pub(super) fn check_rerunnable(caller: &Caller, job_type: &str) -> Result<()> {
     }
 }
 
+/// Whether a client may edit and hold jobs of a type.
+pub(super) fn check_editable(caller: &Caller, job_type: &str) -> Result<()> {
+    let (reason, hint) = match job_type {
+        REPLICATION => (
+            "replications cannot be changed here",
+            "change the document of the replication in its _replicator database",
+        ),
+        WEBHOOK => ("deliveries cannot be changed here", "change the webhook: PUT /v1/webhooks/{id}"),
+        INDEXING => {
+            ("the jobs of indexes cannot be changed here", "they follow from the settings in [indexing]")
+        }
+        COMMAND if !caller.commands() => {
+            ("this identity may not change commands", "it needs the scope command, beside client:TENANTS")
+        }
+        _ => return Ok(()),
+    };
+    Err(V1Error::forbidden(reason, hint))
+}
+
 /// Whether a job may be cancelled or removed.
 pub(super) fn check_stoppable(job: &Job) -> Result<()> {
     if job.job_type != REPLICATION {

@@ -291,10 +291,19 @@ impl Follower {
         let unseen = self.unseen(job);
         let newest = unseen.len().saturating_sub(1);
         for (n, (event_id, event)) in unseen.iter().enumerate() {
+            // An edit changes no state.
+            let edited =
+                unseen[..n].iter().rev().find(|(_, event)| !matches!(event.kind, EventKind::Edited { .. }));
+            let state = match event.kind {
+                EventKind::Edited { .. } => {
+                    edited.map_or(view::state(job), |(_, before)| state_after(&before.kind))
+                }
+                _ => state_after(&event.kind),
+            };
             let data = JobEvent {
                 at_us: event.at_us,
                 kind: view::event_kind(&event.kind),
-                state: if n == newest { view::state(job) } else { state_after(&event.kind) },
+                state: if n == newest { view::state(job) } else { state },
                 reason: event.kind.reason().map(str::to_owned),
             };
             self.last = Some(*event_id);
@@ -322,7 +331,11 @@ impl Follower {
 /// A job's state after an event, if later events exist.
 fn state_after(kind: &EventKind) -> api::State {
     match kind {
-        EventKind::Added | EventKind::Stopped { .. } => api::State::Pending,
+        EventKind::Added
+        | EventKind::Stopped { .. }
+        | EventKind::Edited { .. }
+        | EventKind::Released { .. } => api::State::Pending,
+        EventKind::Held { .. } => api::State::Paused,
         EventKind::Started => api::State::Running,
         EventKind::Crashed { .. } => api::State::Crashing,
         EventKind::Snoozed => api::State::Delayed,

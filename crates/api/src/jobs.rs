@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use turnwise_protocol::{
     Cancelled, DEFAULT_WAIT_MS, Job, MAX_WAIT_MS, Nothing, Prioritized, Removed, Retried, SetPriority,
@@ -11,6 +12,7 @@ use turnwise_protocol::{
 use turnwise_queue::{Job as QueueJob, State as QueueState, jobs};
 use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
+use turnwise_web::answer;
 use utoipa::IntoParams;
 
 use super::add::priority_of;
@@ -24,12 +26,27 @@ use super::{builtin_types, view};
 /// Get a job
 #[utoipa::path(
     get, path = "/jobs/{type}/{id}", tag = "jobs", operation_id = "get_job", params(JobPath),
-    responses((status = 200, body = Job, description = "The job, with the options that its type does not hide."),
+    responses((status = 200, body = Job, description = "The job, with the options that its type does not hide.",
+        headers(("ETag" = String, description = "Its version, for `If-Match` of `PATCH`. What its worker reports does not change it."))),
         NoJob, Common),
 )]
-pub(super) async fn get_job(Call { app, caller, path }: Call<JobPath>) -> Result<Shown<Job>> {
+pub(super) async fn get_job(Call { app, caller, path }: Call<JobPath>) -> Result<Tagged> {
     let job = find(&app, &caller, &path.job_type, &path.id).await?;
-    job.map(Shown).ok_or_else(|| V1Error::no_job(&path.job_type, &path.id))
+    job.map(Tagged).ok_or_else(|| V1Error::no_job(&path.job_type, &path.id))
+}
+
+/// A job as a response with its `ETag`.
+pub(super) struct Tagged(pub Job);
+
+impl IntoResponse for Tagged {
+    fn into_response(self) -> Response {
+        let tag = self.0.version.as_ref().map(|version| format!("\"{version}\""));
+        let response = Shown(&self.0).into_response();
+        match tag {
+            Some(tag) => answer::with_header(response, header::ETAG, &tag),
+            None => response,
+        }
+    }
 }
 
 /// The row of a job, if the caller may read it.
@@ -141,7 +158,12 @@ pub async fn cancel(app: &App, caller: &Caller, path: &JobPath) -> Result<Cancel
 }
 
 /// The job, if the caller may change it.
-async fn changeable(app: &App, caller: &Caller, tx: &Transaction, path: &JobPath) -> Result<QueueJob> {
+pub(super) async fn changeable(
+    app: &App,
+    caller: &Caller,
+    tx: &Transaction,
+    path: &JobPath,
+) -> Result<QueueJob> {
     let job = visible(app, caller, tx, path).await?;
     match caller.writes(&job.tenant) {
         true => Ok(job),

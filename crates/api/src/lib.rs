@@ -12,6 +12,7 @@ pub mod bulk;
 mod catalogue;
 mod counts;
 mod demand;
+pub mod edit;
 mod error;
 pub mod event_log;
 mod events;
@@ -74,7 +75,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
     let routes = OpenApiRouter::new()
         .routes(routes!(add::add_jobs, list::list_jobs))
         .routes(routes!(add::add_job))
-        .routes(routes!(jobs::get_job, jobs::remove_job))
+        .routes(routes!(jobs::get_job, edit::edit_job, jobs::remove_job))
         .routes(routes!(jobs::wait_for_job))
         .routes(routes!(events::follow_job))
         .routes(routes!(output::get_logs))
@@ -85,6 +86,8 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(webhooks::get_webhook, webhooks::put_webhook, webhooks::remove_webhook))
         .routes(routes!(jobs::cancel_job))
         .routes(routes!(jobs::retry_job))
+        .routes(routes!(edit::hold_job))
+        .routes(routes!(edit::release_job))
         .routes(routes!(jobs::set_priority))
         .routes(routes!(bulk::match_jobs))
         .routes(routes!(bulk::list_bulks))

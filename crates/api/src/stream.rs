@@ -76,6 +76,9 @@ const EVENTS: &[&str] = &[
     "expired",
     "cancelled",
     "removed",
+    "edited",
+    "held",
+    "released",
 ];
 const STATES: &[&str] =
     &["pending", "delayed", "running", "waiting", "crashing", "completed", "failed", "cancelled", "removed"];

@@ -47,8 +47,9 @@ pub(super) async fn whole(app: &App, caller: &Caller, tx: &Transaction, row: Job
         true => secrets::small_shown_options(tx, &app.keys, &row, MAX_SHOWN_OPTIONS_BYTES).await?,
         false => None,
     };
+    let version = Some(row.version());
     let shown = job(app, tx, row).await?;
-    Ok(api::Job { options, errors: errors.into_iter().map(error).collect(), ..shown })
+    Ok(api::Job { options, errors: errors.into_iter().map(error).collect(), version, ..shown })
 }
 
 /// A job in a list: without its result.
@@ -110,6 +111,7 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
         result_type: job.stored_result.and_then(|result| result.media_type),
         options: None,
         errors: Vec::new(),
+        version: None,
         reason,
         history: job
             .history
@@ -152,6 +154,9 @@ pub(super) fn event_kind(kind: &EventKind) -> api::EventKind {
         EventKind::Completed => api::EventKind::Completed,
         EventKind::Failed { .. } => api::EventKind::Failed,
         EventKind::Cancelled => api::EventKind::Cancelled,
+        EventKind::Edited { .. } => api::EventKind::Edited,
+        EventKind::Held { .. } => api::EventKind::Held,
+        EventKind::Released { .. } => api::EventKind::Released,
     }
 }
 

@@ -65,6 +65,8 @@ pub(crate) struct Request {
     path: String,
     query: Vec<(&'static str, String)>,
     body: Option<Bytes>,
+    /// The version of what it changes.
+    if_match: Option<String>,
     /// How long the request waits on the server, as a long poll.
     pub wait: Duration,
     /// The parameter that states the wait in ms. Without one, the body states it.
@@ -79,7 +81,8 @@ impl Request {
         let path = segments.iter().map(|segment| format!("/{}", utf8_percent_encode(segment, SEGMENT)));
         let path = std::iter::once("/v1".to_owned()).chain(path).collect();
         let (wait, wait_parameter) = (Duration::ZERO, None);
-        Request { method, path, query: Vec::new(), body: None, wait, wait_parameter, timeout: ANSWER_TIMEOUT }
+        let (query, body, if_match) = (Vec::new(), None, None);
+        Request { method, path, query, body, if_match, wait, wait_parameter, timeout: ANSWER_TIMEOUT }
     }
 
     pub fn query(mut self, name: &'static str, value: Option<impl ToString>) -> Request {
@@ -91,6 +94,12 @@ impl Request {
         let body = serde_json::to_vec(body).map_err(|error| Error::Invalid(format!("not JSON: {error}")))?;
         self.body = Some(body.into());
         Ok(self)
+    }
+
+    /// Lets the request change only this version.
+    pub fn if_match(mut self, version: Option<&str>) -> Request {
+        self.if_match = version.map(|version| format!("\"{version}\""));
+        self
     }
 
     /// Sets how long the request waits on the server, as its body states it ([`Waits::longest`]).
@@ -288,6 +297,9 @@ impl Client {
         }
         for (name, value) in headers {
             sent = sent.header(*name, *value);
+        }
+        if let Some(version) = &request.if_match {
+            sent = sent.header("if-match", version);
         }
         // The server refuses a POST that is not declared as JSON, even without a body, because a form on another site
         // could send one.

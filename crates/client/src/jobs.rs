@@ -8,9 +8,9 @@ use tokio::time::Instant;
 use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, ChangedNode, CountBy, CountPage,
-    CountedJobs, Demand, DocumentWhy, Failures, IfExists, Index, Indexes, Job, Jobs, ListOrder, Locker,
-    Lockers, Mode, NewJob, Nodes, Prioritized, Queue, Removed, Retried, SetMode, SetPriority, State, Tenant,
-    TenantOrder, Tenants, Types, WaitAnswer, Why, Worker, Workers,
+    CountedJobs, Demand, DocumentWhy, EditJob, Failures, HeldJob, IfExists, Index, Indexes, Job, Jobs,
+    ListOrder, Locker, Lockers, Mode, NewJob, Nodes, Prioritized, Queue, Removed, Retried, SetMode,
+    SetPriority, State, Tenant, TenantOrder, Tenants, Types, WaitAnswer, Why, Worker, Workers,
 };
 
 use crate::client::{Repeat, Request};
@@ -353,6 +353,33 @@ impl Client {
     pub async fn set_priority(&self, job_type: &str, id: &str, priority: i32) -> Result<Prioritized> {
         let request = about(Method::PUT, job_type, id, Some("priority"))?.json(&SetPriority { priority })?;
         self.call(&request, Repeat::Harmless).await
+    }
+
+    /// Changes a job that does not run, and returns it. With a `version` ([`Job::version`]), only if nothing else has changed the job since; the client then repeats
+    /// the request only while it cannot have taken effect.
+    ///
+    /// # Errors
+    /// The server refuses the change, the job runs or has ended, it has another version, or the server does not answer.
+    pub async fn edit(&self, job_type: &str, id: &str, edit: &EditJob, version: Option<&str>) -> Result<Job> {
+        let request = about(Method::PATCH, job_type, id, None)?.json(edit)?;
+        let request = request.if_match(version);
+        self.call(&request, if version.is_some() { Repeat::IfUnsent } else { Repeat::Harmless }).await
+    }
+
+    /// Takes a waiting job out of the queue until it is released. Returns its state, and who holds it.
+    ///
+    /// # Errors
+    /// The job runs, waits for other jobs, or has ended; there is no such job, or the server does not answer.
+    pub async fn hold(&self, job_type: &str, id: &str) -> Result<HeldJob> {
+        self.call(&about(Method::POST, job_type, id, Some("hold"))?, Repeat::Harmless).await
+    }
+
+    /// Releases a held job. A job that no one holds is unchanged. Returns its state, and the filter that pauses it.
+    ///
+    /// # Errors
+    /// An operator holds the job and this identity is none, there is no such job, or the server does not answer.
+    pub async fn release(&self, job_type: &str, id: &str) -> Result<HeldJob> {
+        self.call(&about(Method::POST, job_type, id, Some("release"))?, Repeat::Harmless).await
     }
 
     /// Removes a job. Returns whether it is gone; if not, it goes as soon as its worker has stopped it.

@@ -3,7 +3,7 @@
 
 use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_protocol::{Awaited, Expected, Limited, LimitedBy, Position, Reason};
-use turnwise_queue::{EventKind, Job, State, Then, timestamp};
+use turnwise_queue::{EventKind, Holder, Job, State, Then, timestamp};
 
 use turnwise_policy::schedule::HoldReason;
 
@@ -154,12 +154,12 @@ pub(crate) fn sentence(
             };
             format!("Waits until {}, after {crashes} in a row. {left}{error}", at(job.order_us()))
         }
-        Reason::NotBefore if job.history.first().is_some_and(|event| event.kind == EventKind::Snoozed) => {
+        Reason::NotBefore if job.latest_step() == Some(&EventKind::Snoozed) => {
             let snoozes = count(job.snoozes as usize, false, "time", "times");
             format!("Is delayed until {}: its worker has put it off, {snoozes} so far.", at(job.order_us()))
         }
         Reason::NotBefore => {
-            format!("Is delayed until {}, as requested when it was added.", at(job.order_us()))
+            format!("Is delayed until {}, as its client requested.", at(job.order_us()))
         }
         Reason::Parked => {
             let at = at(job.order_us());
@@ -167,6 +167,10 @@ pub(crate) fn sentence(
                 "Is parked: its source has no new changes, and is watched. Runs when a change arrives, or at {at}."
             )
         }
+        Reason::Paused if job.held_by() == Some(Holder::Client) => {
+            "Is held by a client of its tenant until it is released (`turnwise jobs release`).".to_owned()
+        }
+        Reason::Paused if job.held_by().is_some() => "Is held by an operator, who can release it.".to_owned(),
         Reason::Paused => {
             let filter = job.paused().unwrap_or_default();
             format!(

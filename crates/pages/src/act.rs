@@ -7,6 +7,7 @@ use turnwise_api as v1;
 use turnwise_api::JobPath;
 use turnwise_api::list::Cursor;
 use turnwise_protocol::{BulkAction, Job, State, names};
+use turnwise_queue::Holder;
 
 use super::bulk::{self, Texts, texts};
 use super::format::count_of;
@@ -53,6 +54,9 @@ pub(super) fn for_one(job: &Job, here: &str) -> Markup {
         State::Failed | State::Cancelled => Some("Run again"),
         _ => None,
     };
+    let waits = !job.state.is_final() && !matches!(job.state, State::Running | State::Waiting);
+    let is_editable = waits && v1::add::is_for_clients(&job.job_type);
+    let is_held = job.paused_by.as_deref().and_then(Holder::named).is_some();
     html! {
         form.actions method="post" action="/ui/jobs/act" {
             (hidden("job", &at))
@@ -61,6 +65,7 @@ pub(super) fn for_one(job: &Job, here: &str) -> Markup {
             @if job.state.is_final() && v1::add::is_for_clients(&job.job_type) {
                 a.button href=(job_new::again_link(&job.job_type, &job.id)) { "Run again with changes…" }
             }
+            @if is_editable { a.button href=(job_new::edit_link(&job.job_type, &job.id)) { "Edit…" } }
             @if !job.state.is_final() { button name="action" value="cancel" { "Cancel…" } }
             button.danger name="action" value="remove" { "Remove…" }
             @if !job.state.is_final() {
@@ -68,7 +73,30 @@ pub(super) fn for_one(job: &Job, here: &str) -> Markup {
                 button name="action" value="priority" { "Set priority" }
             }
         }
+        @if is_editable && job.state != State::Blocked {
+            form.actions method="post" action="/ui/jobs/hold" {
+                (hidden("job", &at))
+                (hidden("back", here))
+                @if is_held { button name="do" value="release" { "Release" } } @else { button name="do" value="hold" { "Hold" } }
+                span.quiet { @if is_held { "It waits until it is released." } @else { "A held job waits until it is released." } }
+            }
+        }
     }
+}
+
+/// Holds or releases a job.
+pub(super) async fn hold(visit: Visit) -> Result<Response> {
+    let form = &visit.form;
+    let job = parse(form.get("job").unwrap_or_default())?;
+    let back = back(form.get("back")).unwrap_or("/ui/jobs");
+    let (app, caller) = (&visit.app, visit.caller());
+    let did = match form.get("do") {
+        Some("hold") => v1::edit::hold(app, caller, &job).await.map(|_| "held")?,
+        Some("release") => v1::edit::release(app, caller, &job).await.map(|_| "released")?,
+        _ => return Err(Problem::unknown_action()),
+    };
+    let mark = if back.contains('?') { '&' } else { '?' };
+    Ok(redirect(&format!("{back}{mark}did={did}")))
 }
 
 /// Does what a form asks for, or asks for a confirmation first.

@@ -22,7 +22,7 @@ struct Run<'a> {
 fn runs(history: &[Event], counted: u32) -> Vec<Run<'_>> {
     let mut runs = Vec::new();
     let mut started_us = None;
-    for (n, event) in history.iter().rev().enumerate() {
+    for (n, event) in history.iter().rev().filter(|event| !event.kind.is_edit()).enumerate() {
         match event.kind {
             EventKind::Started => started_us = Some(event.at_us),
             EventKind::Added => started_us = None,

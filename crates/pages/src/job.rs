@@ -7,6 +7,7 @@ use turnwise_api::JobPath;
 use turnwise_explain::graph::Graph;
 use turnwise_protocol::bulk::quoted;
 use turnwise_protocol::{Job, LimitedBy, LockHow, Locker, MAX_COUNTED, Reason, Why, names};
+use turnwise_queue::Holder;
 
 use super::format::{ago, count, duration, number, state, text, time};
 use super::problem::{Problem, Result};
@@ -98,7 +99,11 @@ fn blockers(job: &Job, why: &Why, now_us: i64) -> Markup {
                 @if let Some(running) = limited.running { ", " (number(running as u64)) " run" } "." }
         }
         @if let Some(filter) = &job.paused_by {
-            p { "The filter " bdi.name { (filter) } " pauses it." }
+            @match Holder::named(filter) {
+                Some(Holder::Client) => p { "A client of its tenant holds it." },
+                Some(Holder::Operator) => p { "An operator holds it." },
+                None => p { "The filter " bdi.name { (filter) } " pauses it." },
+            }
         }
         @if let (Some(error), None) = (&why.error, &job.reason) { p { "Its last run: " (text(error)) } }
         @if let Some(worker) = &why.worker {

@@ -1,12 +1,15 @@
-//! The form that adds one job, or runs one again with changes. It sends what `POST /v1/jobs/{type}` gets, to the same function.
+//! The form that adds one job, runs one again with changes, or edits one. It sends what `POST /v1/jobs/{type}` or `PATCH` gets, to the same function.
 
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::value::RawValue;
 use turnwise_api as v1;
+use turnwise_api::edit::Match;
 use turnwise_api::{JobPath, V1Error};
 use turnwise_protocol::json::check_options;
-use turnwise_protocol::{AddJob, Added, IfExists, Job, MAX_DELAY_MS, MAX_SHOWN_OPTIONS_BYTES, NewJob, names};
+use turnwise_protocol::{
+    AddJob, Added, EditJob, IfExists, Job, MAX_DELAY_MS, MAX_SHOWN_OPTIONS_BYTES, NewJob, names,
+};
 use turnwise_queue::trace::Traceparent;
 
 use super::json::{compact, pretty};
@@ -26,16 +29,23 @@ pub(super) fn again_link(job_type: &str, id: &str) -> String {
     link(PATH, &[("again", Some("1")), ("type", Some(job_type)), ("id", Some(id))])
 }
 
-/// A job that runs again, and its options if all of them may be shown.
+/// The form of a job that is edited.
+pub(super) fn edit_link(job_type: &str, id: &str) -> String {
+    link(PATH, &[("edit", Some("1")), ("type", Some(job_type)), ("id", Some(id))])
+}
+
+/// A job that runs again or is edited, and its options if all of them may be shown.
 struct Again {
     job: Job,
+    is_edit: bool,
     options: Option<Box<RawValue>>,
 }
 
 impl Again {
-    /// The job that the fields name, if they ask for one to run again.
+    /// The job that the fields name, if they ask for one to run again, or to be edited.
     async fn of(visit: &Visit, fields: &Fields) -> Result<Option<Again>> {
-        if fields.get("again").is_none() {
+        let is_edit = fields.get("edit").is_some();
+        if !is_edit && fields.get("again").is_none() {
             return Ok(None);
         }
         let (job_type, id) = (fields.get("type").unwrap_or_default(), fields.get("id").unwrap_or_default());
@@ -50,7 +60,12 @@ impl Again {
         let path = JobPath { job_type: job_type.to_owned(), id: id.to_owned() };
         let options = v1::output::whole_options(app, caller, &path).await?;
         let options = options.filter(|options| options.get().len() <= MAX_SHOWN_OPTIONS_BYTES);
-        Ok(Some(Again { job, options }))
+        Ok(Some(Again { job, is_edit, options }))
+    }
+
+    /// Whether these are other options than those that the form had: what was not changed is kept, with the locks that the job has.
+    fn changes(&self, options: &RawValue) -> bool {
+        self.options.as_ref().is_none_or(|old| compact(old.get()) != options.get())
     }
 
     /// The job's values as the fields of the form. What the form leaves out stays as it is, and so the limit of attempts is
@@ -72,7 +87,10 @@ impl Again {
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
     match Again::of(&visit, &visit.query).await? {
-        Some(again) if !again.job.state.is_final() => {
+        Some(Again { job, is_edit: true, .. }) if job.state.is_final() => {
+            Err(Problem::bad("the job has ended", "run it again with changes"))
+        }
+        Some(again) if !again.is_edit && !again.job.state.is_final() => {
             Err(Problem::bad("the job has not ended", "wait for its end, or cancel it first"))
         }
         Some(again) => form(&visit, &again.fields(), Some(&again), None).await,
@@ -84,7 +102,11 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
 pub(super) async fn add(visit: Visit) -> Result<Response> {
     let fields = &visit.form;
     let again = Again::of(&visit, fields).await?;
-    match send(&visit, again.as_ref()).await {
+    let sent = match &again {
+        Some(again) if again.is_edit => edit(&visit, again).await,
+        _ => send(&visit, again.as_ref()).await,
+    };
+    match sent {
         Ok(there) => Ok(redirect(&there)),
         Err(problem) => {
             let problem = problem.correctable()?;
@@ -102,11 +124,7 @@ async fn send(visit: &Visit, again: Option<&Again>) -> Result<String> {
     job.id = job.id.or(chosen);
     if let Some(again) = again {
         job.if_exists = IfExists::Again;
-        // Options that were not changed are kept with the locks that the job has.
-        let is_same = |options: &RawValue| {
-            again.options.as_ref().is_some_and(|old| compact(old.get()) == options.get())
-        };
-        job.options = job.options.filter(|options| !is_same(options));
+        job.options = job.options.filter(|options| again.changes(options));
     }
     let added = v1::add::one(&visit.app, visit.caller(), job, Traceparent::Unknown).await?;
     let did = if again.is_some() { "rerun" } else { "added" };
@@ -117,6 +135,24 @@ async fn send(visit: &Visit, again: Option<&Again>) -> Result<String> {
         )),
         _ => Ok(format!("{}&did={did}", job_link(&added.job_type, &added.id))),
     }
+}
+
+/// Edits a job in the version that the form shows. Returns its page.
+async fn edit(visit: &Visit, of: &Again) -> Result<String> {
+    let (fields, Again { job, .. }) = (&visit.form, of);
+    let priority = fields.number("priority")?.filter(|priority| *priority != job.priority);
+    let options = fields.get("options").filter(|text| !text.trim().is_empty()).map(options).transpose()?;
+    let request = EditJob {
+        options: options.filter(|options| of.changes(options)).map(Some),
+        priority: priority.map(Some),
+        delay_ms: delay_ms(fields)?.map(Some),
+        max_attempts: fields.number("max_attempts")?.map(Some),
+        ..EditJob::default()
+    };
+    let versions = Match::OneOf(fields.get("version").map(str::to_owned).into_iter().collect());
+    let path = JobPath { job_type: job.job_type.clone(), id: job.id.clone() };
+    v1::edit::change(&visit.app, visit.caller(), &path, request, versions).await?;
+    Ok(format!("{}&did=edited", job_link(&job.job_type, &job.id)))
 }
 
 /// The request that the form describes.
@@ -178,7 +214,12 @@ async fn form(
     problem: Option<&Problem>,
 ) -> Result<Response> {
     let types = jobs::types(visit).await?;
-    let title = if again.is_some() { "Run again with changes" } else { "Add a job" };
+    let is_edit = again.is_some_and(|again| again.is_edit);
+    let (title, button) = match again {
+        Some(_) if is_edit => ("Edit a job", "Save"),
+        Some(_) => ("Run again with changes", "Run again"),
+        None => ("Add a job", "Add the job"),
+    };
     let made = fields.get("made").map_or_else(|| visit.app.new_uuid(), str::to_owned);
     let is_beside = problem.is_some_and(|problem| FIELDS.iter().any(|name| problem.is_about(name)));
     let back = match again {
@@ -190,21 +231,24 @@ async fn form(
         h1 { (title) }
         @if let Some(Again { job, .. }) = again {
             p.lead { bdi { (job.job_type) } " " a href=(back) { bdi { (job.id) } } }
-            p.quiet { "The job keeps what is left empty here, and all that this form does not have. Its attempts count from the start." }
+            p.quiet { "The job keeps what is left empty here, and all that this form does not have." @if !is_edit { " Its attempts count from the start." } }
         }
         @match problem {
-            Some(_) if is_beside => p.problem role="alert" { "Nothing was added. Correct the field that is marked below." },
+            Some(_) if is_beside => p.problem role="alert" { (if is_edit { "Nothing was changed." } else { "Nothing was added." }) " Correct the field that is marked below." },
             Some(problem) => (problem.alert()),
             None => {}
         }
         form.fields method="post" action=(PATH) {
             @match again {
-                Some(Again { job, .. }) => { (hidden("again", "1")) (hidden("type", &job.job_type)) (hidden("id", &job.id)) }
+                Some(Again { job, .. }) => {
+                    (hidden(if is_edit { "edit" } else { "again" }, "1")) (hidden("type", &job.job_type)) (hidden("id", &job.id))
+                    @if is_edit { (hidden("version", fields.get("version").or(job.version.as_deref()).unwrap_or_default())) }
+                }
                 None => (hidden("made", &made)),
             }
             (what(fields, again, &types, problem))
             (when(fields, again, problem))
-            div.actions { button.main type="submit" { @if again.is_some() { "Run again" } @else { "Add the job" } } a.button href=(back) { "Back" } }
+            div.actions { button.main type="submit" { (button) } a.button href=(back) { "Back" } }
         }
     };
     Ok(with_status(layout::page(&visit.shell, title, main), problem))
@@ -221,6 +265,7 @@ fn about(problem: Option<&Problem>, names: &[&str]) -> Option<String> {
 fn what(fields: &Fields, again: Option<&Again>, types: &[String], problem: Option<&Problem>) -> Markup {
     let value = |name: &str| fields.get(name);
     let is_hidden = again.is_some_and(|again| again.options.is_none());
+    let is_edit = again.is_some_and(|again| again.is_edit);
     html! {
         fieldset {
             legend { "What it is" }
@@ -230,16 +275,16 @@ fn what(fields: &Fields, again: Option<&Again>, types: &[String], problem: Optio
                     datalist id="types" { @for of in types { option value=(of) {} } }
                 }, html! { "Its workers are those that are registered for this type." }, about(problem, &["type"]).as_deref()))
             }
-            (field("task", "Task", html! { input id="task" name="task" value=[value("task")] maxlength="64" autocomplete="off"; },
-                html! { "What it does within its type. Only workers get it that know the task, or that state no tasks." }, about(problem, &["task"]).as_deref()))
+            @if !is_edit { (field("task", "Task", html! { input id="task" name="task" value=[value("task")] maxlength="64" autocomplete="off"; },
+                html! { "What it does within its type. Only workers get it that know the task, or that state no tasks." }, about(problem, &["task"]).as_deref())) }
             @if again.is_none() {
                 (field("id", "Id", html! { input id="id" name="id" value=[value("id")] maxlength="512" autocomplete="off"; },
                     html! { "A name for it, unique within its type. Without one, the server chooses a random id." }, about(problem, &["id"]).as_deref()))
             }
-            (field("tenant", "Tenant", html! { input id="tenant" name="tenant" value=[value("tenant")] maxlength="256" autocomplete="off"; },
-                html! { "Who is charged for it." @if again.is_none() { " Without one, it is yours if you have one tenant, and otherwise " code { "default" } "." } }, about(problem, &["tenant"]).as_deref()))
-            (field("tags", "Tags", html! { input id="tags" name="tags" value=[value("tags")] maxlength="1100" autocomplete="off"; },
-                html! { "Words by which it is found, with spaces between them: at most 16." }, about(problem, &["tags"]).as_deref()))
+            @if !is_edit { (field("tenant", "Tenant", html! { input id="tenant" name="tenant" value=[value("tenant")] maxlength="256" autocomplete="off"; },
+                html! { "Who is charged for it." @if again.is_none() { " Without one, it is yours if you have one tenant, and otherwise " code { "default" } "." } }, about(problem, &["tenant"]).as_deref())) }
+            @if !is_edit { (field("tags", "Tags", html! { input id="tags" name="tags" value=[value("tags")] maxlength="1100" autocomplete="off"; },
+                html! { "Words by which it is found, with spaces between them: at most 16." }, about(problem, &["tags"]).as_deref())) }
             (field("options", "Options", html! {
                 textarea id="options" name="options" rows="10" spellcheck="false" placeholder="{\"to\": \"jan@example.org\"}" { (value("options").unwrap_or_default()) }
             }, html! {

@@ -103,6 +103,7 @@ const ROUTES: &[Route] = &[
     get("/ui/jobs/new", Right::Write, |visit| Box::pin(job_new::page(visit))),
     post("/ui/jobs/new", Right::Write, |visit| Box::pin(job_new::add(visit))),
     post("/ui/jobs/act", Right::Write, |visit| Box::pin(act::act(visit))),
+    post("/ui/jobs/hold", Right::Write, |visit| Box::pin(act::hold(visit))),
     get("/ui/bulk", Right::Read, |visit| Box::pin(bulk::page(visit))),
     get("/ui/bulk/ask", Right::Write, |visit| Box::pin(bulk::ask(visit))),
     post("/ui/bulk", Right::Write, |visit| Box::pin(bulk::act(visit))),

@@ -48,7 +48,7 @@ impl Phase {
             Phase::Queued => ("waits", "waits in the queue"),
             Phase::Delayed => ("outside", "is delayed"),
             Phase::Dependencies => ("outside", "waits for other jobs"),
-            Phase::Filter => ("outside", "is paused by a filter"),
+            Phase::Filter => ("outside", "is paused"),
             Phase::Concurrency => ("outside", "waits for a concurrency limit"),
             Phase::Task => ("outside", "waits for a worker that takes its task"),
             Phase::Parked => ("outside", "is parked until its source changes"),
@@ -89,7 +89,8 @@ struct Part {
 /// is known by its cause, and since when.
 fn parts(history: &[Event], has_ended: bool, present: Option<(Phase, i64)>, now_us: i64) -> Vec<Part> {
     let mut parts = Vec::new();
-    let mut events = history.iter().rev().peekable();
+    // Edits are no steps of its life.
+    let mut events = history.iter().rev().filter(|event| !event.kind.is_edit()).peekable();
     while let Some(event) = events.next() {
         let next = events.peek();
         if next.is_none() && has_ended {
@@ -104,6 +105,8 @@ fn parts(history: &[Event], has_ended: bool, present: Option<(Phase, i64)>, now_
             (EventKind::Completed | EventKind::Failed | EventKind::Expired | EventKind::Cancelled, _) => {
                 Phase::Rests
             }
+            // Not among the events.
+            (EventKind::Edited | EventKind::Held | EventKind::Released, _) => Phase::Waited,
         };
         let to_us = next.map_or(now_us, |next| next.at_us);
         // Clocks of nodes differ a little.

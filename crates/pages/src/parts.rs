@@ -20,6 +20,9 @@ const DONE: &[(&str, &str)] = &[
     ("cancelled", "Cancelled, or being stopped."),
     ("again", "It starts again from its last checkpoint."),
     ("rerun", "It is pending with these values."),
+    ("edited", "Changed."),
+    ("held", "It is held until it is released."),
+    ("released", "Released."),
     ("reset", "The value of each server's file applies again."),
 ];
 

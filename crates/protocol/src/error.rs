@@ -42,8 +42,10 @@ pub mod codes {
     pub const METHOD_NOT_ALLOWED: &str = "method_not_allowed";
     /// 408: the body did not arrive in time.
     pub const TIMEOUT: &str = "timeout";
-    /// 409: the id is taken, or the identity cannot be removed.
+    /// 409: the id is taken, the identity cannot be removed, or the job's state does not allow the change.
     pub const CONFLICT: &str = "conflict";
+    /// 412: the job has changed since the version that `If-Match` names.
+    pub const STALE: &str = "stale";
     /// 409: the worker does not hold the job under this claim any more. It stops the job and sends nothing more for it.
     pub const HALT: &str = "halt";
     /// 409: a lock is not free, and the job may not wait for it, because it holds a lock that is later in the order.

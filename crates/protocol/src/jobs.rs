@@ -306,7 +306,7 @@ words! {
         Delayed = "delayed",
         /// Waits until its dependencies have ended.
         Blocked = "blocked",
-        /// Waits until the filter that pauses it is removed.
+        /// Waits until the filter that pauses it is removed, or until it is released.
         Paused = "paused",
         /// Waits until its bucket has room.
         Limited = "limited",
@@ -442,7 +442,7 @@ answers! {
         /// Why it was added, as the client stated.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub reasons: Vec<String>,
-        /// Paused: the filter that pauses it.
+        /// Paused: the filter that pauses it, or `client` or `operator` if one of them holds it.
         pub paused_by: Option<String>,
         /// Limited: the bucket that has no room.
         pub limited: Option<Limited>,
@@ -453,6 +453,8 @@ answers! {
         /// Its errors with a class, a trace or a long message, newest first: the latest ones, and the first one. Lists leave them out.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub errors: Vec<JobError>,
+        /// The job's ETag: an edit with this in `If-Match`, in quotes, applies only if nothing else has changed the job since. Lists leave it out.
+        pub version: Option<String>,
         /// Its steps, newest first. The oldest entries are dropped.
         pub history: Vec<Event>,
     }
@@ -505,7 +507,8 @@ answers! {
         /// The step.
         #[serde(rename = "type")]
         pub kind: EventKind,
-        /// Crashed or failed: the error. Stopped: the cause, if its worker did not give it back.
+        /// Crashed or failed: the error. Stopped: the cause, if its worker did not give it back. Edited: the members that changed, and who changed them. Held or
+        /// released: who did it.
         pub reason: Option<String>,
     }
 }
@@ -531,6 +534,19 @@ words! {
         Expired = "expired",
         /// Cancelled.
         Cancelled = "cancelled",
+        /// A client changed what it had stated. The reason names the members, and the identity.
+        Edited = "edited",
+        /// A client or an operator holds the job. The reason names the identity.
+        Held = "held",
+        /// A client or an operator released the job.
+        Released = "released",
+    }
+}
+
+impl EventKind {
+    /// Whether it is a change by a client or an operator, and no step of the job's life.
+    pub fn is_edit(self) -> bool {
+        matches!(self, EventKind::Edited | EventKind::Held | EventKind::Released)
     }
 }
 

@@ -7,6 +7,7 @@
 //! server passes a job's JSON values ([`RawValue`](serde_json::value::RawValue)) on as they were written.
 //!
 //! - [`jobs`]: operations of clients: add, list, get, cancel, remove, wait.
+//! - [`edit`]: changes of jobs that do not run: edit, hold, release.
 //! - [`filters`]: rules that decide which waiting jobs may start.
 //! - [`bulk`]: one change to all jobs that meet a condition.
 //! - [`after`]: dependencies of jobs.
@@ -40,6 +41,7 @@ macro_rules! debug_without_secret {
 pub mod after;
 mod answer;
 pub mod bulk;
+pub mod edit;
 pub mod error;
 pub mod events;
 pub mod filters;
@@ -65,6 +67,7 @@ pub mod workers;
 
 pub use after::*;
 pub use bulk::*;
+pub use edit::*;
 pub use error::*;
 pub use events::*;
 pub use filters::*;

@@ -633,7 +633,10 @@ fn end_of(kind: &EventKind) -> Option<End> {
         | EventKind::Stopped { .. }
         | EventKind::Crashed { .. }
         | EventKind::Snoozed
-        | EventKind::Expired => None,
+        | EventKind::Expired
+        | EventKind::Edited { .. }
+        | EventKind::Held { .. }
+        | EventKind::Released { .. } => None,
     }
 }
 

@@ -52,7 +52,8 @@ const REMOVED: &str = "removed";
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEvent {
-    /// What happened: `added`, `started`, `stopped`, `crashed`, `snoozed`, `completed`, `failed`, `expired`, `cancelled` or `removed`.
+    /// What happened: `added`, `started`, `stopped`, `crashed`, `snoozed`, `completed`, `failed`, `expired`, `cancelled`, `edited`, `held`, `released`
+    /// or `removed`.
     pub event: String,
     /// The job's type.
     #[serde(rename = "type")]

@@ -20,7 +20,7 @@ use turnwise_store::Transaction;
 use crate::encoding::hex;
 use crate::jobs::refuse;
 use crate::keyspace::behind;
-use crate::place::Place;
+use crate::place::{Holder, Place};
 use crate::reads;
 use crate::rows::{decode, encode, read_job, read_pending, write_job};
 use crate::spec::check_name;
@@ -41,7 +41,7 @@ pub const MAX_PRIORITY: i32 = 1_000;
 /// The row of a paused job.
 #[derive(Debug, Serialize, Deserialize)]
 struct PausedRow {
-    /// The filter's name.
+    /// The filter's name, or that of the [`Holder`].
     filter: String,
     /// The versionstamp of the filters at that time, in hexadecimal digits.
     stamp: String,
@@ -54,6 +54,10 @@ struct PausedRow {
 pub fn check(rule: &Rule) -> Result<()> {
     let invalid = |field, problem| Err(Error::Invalid { field, problem });
     check_name("id", &rule.id, MAX_FILTER_NAME_BYTES)?;
+    if Holder::named(&rule.id).is_some() {
+        let problem = format!("`{}` names who holds a job: choose another name", rule.id);
+        return invalid("id", problem);
+    }
     if let Some(note) = &rule.note {
         check_name("note", note, MAX_NOTE_BYTES)?;
     }
@@ -175,10 +179,21 @@ pub async fn pause(
     let order_us = job.order_us();
     job.changed_us = now_us;
     move_to(tx, keys, &mut job, Place::Paused { order_us, filter: filter.to_owned() })?;
-    let row = PausedRow { filter: filter.to_owned(), stamp: hex(stamp) };
-    tx.set(keys.paused_entry(job_type, order_us, id), encode(&row))?;
+    put_paused(tx, keys, &job, filter, stamp)?;
     write_job(tx, keys, &job)?;
     Ok(true)
+}
+
+/// Writes the row of a paused job.
+pub(crate) fn put_paused(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &Job,
+    filter: &str,
+    stamp: &[u8],
+) -> Result<()> {
+    let row = PausedRow { filter: filter.to_owned(), stamp: hex(stamp) };
+    Ok(tx.set(keys.paused_entry(&job.job_type, job.order_us(), &job.id), encode(&row))?)
 }
 
 /// Cancels a pending job. Returns whether it was pending.
@@ -217,6 +232,9 @@ pub async fn release(
         }
         seen = Some(key.clone());
         let row: PausedRow = decode("paused row", value)?;
+        if Holder::named(&row.filter).is_some() {
+            continue;
+        }
         if row.stamp == now {
             continue;
         }

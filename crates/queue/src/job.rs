@@ -21,6 +21,8 @@ const MAX_HISTORY_BESIDE_LOCKS_BYTES: usize = 8_400;
 const EVENT_BYTES: usize = 48;
 /// Longest stored reason, in bytes; longer ones are cut.
 pub const MAX_REASON_BYTES: usize = 1_000;
+/// The most edits that follow one another in a history. The oldest of them is dropped first, so that edits displace no step of the job's life.
+const MAX_EDITS: usize = 5;
 /// History entries that a job keeps by default (`max_history`).
 pub const DEFAULT_MAX_HISTORY: usize = 20;
 /// Options up to this size are in the record itself: one row to read and write, not two.
@@ -136,6 +138,21 @@ pub enum EventKind {
     Expired,
     /// Cancelled.
     Cancelled,
+    /// A client changed what it had stated ([`crate::edit`]).
+    Edited {
+        /// Which members, and who: never their values.
+        reason: String,
+    },
+    /// A client or an operator took it out of the queue.
+    Held {
+        /// Who, if the store has identities.
+        reason: Option<String>,
+    },
+    /// A client or an operator put it back.
+    Released {
+        /// Who, if the store has identities.
+        reason: Option<String>,
+    },
 }
 
 impl EventKind {
@@ -151,6 +168,9 @@ impl EventKind {
             EventKind::Failed { .. } => "failed",
             EventKind::Expired => "expired",
             EventKind::Cancelled => "cancelled",
+            EventKind::Edited { .. } => "edited",
+            EventKind::Held { .. } => "held",
+            EventKind::Released { .. } => "released",
         }
     }
 
@@ -166,6 +186,9 @@ impl EventKind {
             ("failed", Some(reason)) => EventKind::Failed { reason },
             ("expired", None) => EventKind::Expired,
             ("cancelled", None) => EventKind::Cancelled,
+            ("edited", Some(reason)) => EventKind::Edited { reason },
+            ("held", reason) => EventKind::Held { reason },
+            ("released", reason) => EventKind::Released { reason },
             _ => return None,
         })
     }
@@ -173,9 +196,17 @@ impl EventKind {
     /// Why it happened, if there is a reason.
     pub fn reason(&self) -> Option<&str> {
         match self {
-            EventKind::Stopped { reason } => reason.as_deref(),
+            EventKind::Stopped { reason } | EventKind::Held { reason } | EventKind::Released { reason } => {
+                reason.as_deref()
+            }
+            EventKind::Edited { reason } => Some(reason),
             _ => self.error(),
         }
+    }
+
+    /// Whether it is a change by a client or an operator, and no step of the job's life.
+    pub fn is_edit(&self) -> bool {
+        matches!(self, EventKind::Edited { .. } | EventKind::Held { .. } | EventKind::Released { .. })
     }
 
     /// The error, if there was one.
@@ -236,6 +267,8 @@ pub struct Job {
     pub error_class: Option<String>,
     /// It may have rows of output ([`crate::output`]).
     pub has_output: bool,
+    /// How often its options were written again: they are no part of its [version](Job::version).
+    pub options_changes: u32,
     /// The options, unless they are stored in pieces.
     pub(crate) options: Option<Hidden>,
 }
@@ -273,13 +306,23 @@ impl Job {
         self.record_request(now_us, EventKind::Added);
     }
 
-    /// The error of its latest event, if that was a crash or a failure. For a cancelled job, why it was cancelled; `None` if
+    /// The latest step of its life.
+    pub fn latest_step(&self) -> Option<&EventKind> {
+        self.history.iter().map(|event| &event.kind).find(|kind| !kind.is_edit())
+    }
+
+    /// Whether it has not started since it was added (again).
+    pub(crate) fn awaits_start(&self) -> bool {
+        self.started_us.is_none_or(|started_us| started_us < self.added_us)
+    }
+
+    /// The error of its latest step, if that was a crash or a failure. For a cancelled job, why it was cancelled; `None` if
     /// its user requested that.
     pub fn reason(&self) -> Option<&str> {
         if self.state() == State::Cancelled {
             return self.refused.as_deref();
         }
-        self.history.first()?.kind.error()
+        self.latest_step()?.error()
     }
 
     /// Consecutive crashes as of `now_us`, in µs: 0 once the run has lasted long enough to be healthy.
@@ -297,6 +340,17 @@ impl Job {
     pub(crate) fn record_request(&mut self, now_us: i64, kind: EventKind) {
         let max_history = self.history.len().max(DEFAULT_MAX_HISTORY);
         self.record(now_us, kind, max_history);
+    }
+
+    /// Records a change by a client or an operator, which is no step of the job's life: the time of its last change stays.
+    pub(crate) fn record_edit(&mut self, now_us: i64, kind: EventKind) {
+        let changed_us = self.changed_us;
+        let edits = self.history.iter().take_while(|event| event.kind.is_edit()).count();
+        if edits >= MAX_EDITS {
+            self.history.remove(edits - 1);
+        }
+        self.record_request(now_us, kind);
+        self.changed_us = changed_us;
     }
 
     pub(crate) fn record(&mut self, now_us: i64, kind: EventKind, max_history: usize) {

@@ -108,6 +108,10 @@ async fn put(
             set_options(tx, keys, &mut job, &new.options)?;
             add_to_running(tx, keys, &mut job, new, now_us).await?
         }
+        // A job that is held stays held.
+        Place::Paused { .. } if job.held_by().is_some() && new.after.is_empty() => {
+            add_to_waiting(tx, keys, &mut job, new, now_us).await?
+        }
         Place::Pending { .. } | Place::Crashing { .. } => {
             add_to_waiting(tx, keys, &mut job, new, now_us).await?
         }
@@ -246,6 +250,7 @@ fn create(new: &NewJob, now_us: i64) -> Job {
         stored_result: None,
         error_class: None,
         has_output: false,
+        options_changes: 0,
         options: None,
     }
 }
@@ -273,9 +278,15 @@ fn change(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob) -> Res
     Ok(())
 }
 
-fn set_options(tx: &Transaction, keys: &Keyspace, job: &mut Job, options: &RawValue) -> Result<()> {
+pub(crate) fn set_options(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &mut Job,
+    options: &RawValue,
+) -> Result<()> {
     let in_pieces = options.get().len() > INLINE_OPTIONS_BYTES;
     let is_new = job.history.is_empty();
+    job.options_changes = job.options_changes.wrapping_add(u32::from(!is_new));
     job.options = (!in_pieces).then(|| Hidden(options.to_owned()));
     if in_pieces || !is_new {
         let value = Bytes::copy_from_slice(if in_pieces { options.get().as_bytes() } else { b"" });
@@ -572,10 +583,8 @@ pub async fn set_priority(
     if job.priority == priority {
         return Ok(Prioritized::Set(state));
     }
-    if let Some(place) = job.queue_place() {
-        tx.clear(keys.pending_entry(job_type, &place, id))?;
-        let place = QueuePlace { priority, ..place };
-        tx.set(keys.pending_entry(job_type, &place, id), pending_value(&job))?;
+    if job.is_pending() {
+        move_in_queue(tx, keys, &job, priority)?;
     } else if let Some(mut place) = job.limited_place() {
         let row = keys.limited_entry(job_type, &place, id);
         let held_back = tx.get(&row).await?.ok_or_else(|| corrupt("job record", "no limited row"))?;
@@ -586,6 +595,14 @@ pub async fn set_priority(
     job.priority = priority;
     write_job(tx, keys, &job)?;
     Ok(Prioritized::Set(state))
+}
+
+/// Moves the row of a pending job to the place of another priority. Does not change the job.
+pub(crate) fn move_in_queue(tx: &Transaction, keys: &Keyspace, job: &Job, priority: i8) -> Result<()> {
+    let Some(place) = job.queue_place() else { return Ok(()) };
+    tx.clear(keys.pending_entry(&job.job_type, &place, &job.id))?;
+    let place = QueuePlace { priority, ..place };
+    Ok(tx.set(keys.pending_entry(&job.job_type, &place, &job.id), pending_value(job))?)
 }
 
 /// Stops a running job, and adds it again with what [`add`] wrote before, so that changed options take effect now. Does

@@ -4,6 +4,7 @@
 //! transaction writes a document and its job. Time is an argument. A job is in exactly one [`Place`].
 //!
 //! - [`jobs`]: what clients do: add, get, list, cancel, remove.
+//! - [`edit`]: what they change at jobs that do not run.
 //! - [`place`]: where a job is, and where it can go from there.
 //! - [`claims`]: what workers do: claim, update, end a run; the claim fences every write.
 //! - [`workers`]: membership: register, ping, leave, and the removal of dead workers.
@@ -40,6 +41,7 @@ pub mod counts;
 mod cover;
 pub mod deadlines;
 pub mod dependencies;
+pub mod edit;
 mod encoding;
 pub mod ended;
 mod error;
@@ -101,7 +103,7 @@ pub use modes::Mode;
 pub use nodes::{NODE_TYPE, NodeOptions};
 pub use output::{JobResult, Kept, LogLine, RunError};
 pub use pieces::{read_pieces, read_small_pieces, write_pieces};
-pub use place::{End, Place, Run};
+pub use place::{End, Holder, Place, Run};
 pub use spec::{
     DEFAULT_TENANT, JobSpec, MAX_ID_BYTES, MAX_INFO_BYTES, MAX_OPTIONS_BYTES, MAX_PRIORITY, MAX_REASONS,
     MIN_PRIORITY, NewJob,

@@ -12,8 +12,9 @@
 //! ```
 //!
 //! A job in any place except ACTIVE and ENDED becomes PENDING when its time comes, when what it waits for has happened, or
-//! when a user retries it. It becomes ENDED when it is cancelled, or if it must start within a time and does not ([`crate::lifetimes`]). Adding a job again moves it as a new job, also from
-//! ENDED. [`Place::leads_to`] has every edge.
+//! when a user retries it. It becomes ENDED when it is cancelled, or if it must start within a time and does not ([`crate::lifetimes`]).
+//! Adding a job again moves it as a new job, also from ENDED. A client may delay a PENDING job, and hold it, or one that is DELAYED, CRASHING,
+//! PAUSED or LIMITED: it is PAUSED then. [`Place::leads_to`] has every edge.
 //!
 //! Each place has a row in its own index. [`move_to`](crate::transition::move_to) is the only way from one place to another. It clears the row of the
 //! old place, writes the row of the new place, and wakes the workers that wait for such a change. The caller writes the
@@ -63,11 +64,11 @@ pub enum Place {
         /// How many of these jobs have not ended; never 0.
         unmet: u32,
     },
-    /// A filter has paused it ([`crate::filters`]).
+    /// A filter has paused it ([`crate::filters`]), or someone holds it ([`crate::edit`]).
     Paused {
-        /// Its time in the queue, to which it returns, in µs.
+        /// Its time in the queue, to which it returns, in µs. For a held job, also a time before which it does not start.
         order_us: i64,
-        /// The filter's name.
+        /// The filter's name, or that of the [`Holder`].
         filter: String,
     },
     /// Waits until a bucket has room ([`crate::concurrency`]).
@@ -92,6 +93,30 @@ pub enum End {
     Failed,
     /// Cancelled by its user, by a filter, or because a dependency ended in a state that it does not accept.
     Cancelled,
+}
+
+/// Who holds a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    /// A client of its tenant.
+    Client,
+    /// An operator: clients cannot release the job.
+    Operator,
+}
+
+impl Holder {
+    /// Its name, in place of that of a filter.
+    pub fn name(self) -> &'static str {
+        match self {
+            Holder::Client => "client",
+            Holder::Operator => "operator",
+        }
+    }
+
+    /// The holder of this name, if it is not that of a filter.
+    pub fn named(name: &str) -> Option<Holder> {
+        [Holder::Client, Holder::Operator].into_iter().find(|holder| holder.name() == name)
+    }
 }
 
 /// A run: the claim of a worker, and what ends with it.
@@ -199,15 +224,21 @@ impl Place {
         let (was, is) = (self, to);
         match is {
             Place::Pending { .. } | Place::Blocked { .. } | Place::Ended(End::Cancelled) => true,
-            Place::Delayed { .. } => !matches!(was, Place::Pending { .. } | Place::Crashing { .. }),
+            Place::Delayed { .. } => !matches!(was, Place::Crashing { .. }),
             Place::Crashing { .. } => matches!(was, Place::Active(_) | Place::Crashing { .. }),
             Place::Parked { .. } | Place::Ended(End::Completed) => matches!(was, Place::Active(_)),
             Place::Ended(End::Failed) => {
                 !matches!(was, Place::Crashing { .. } | Place::Parked { .. } | Place::Ended(_))
             }
-            Place::Paused { .. } | Place::Limited { .. } | Place::Active(_) => {
-                matches!(was, Place::Pending { .. })
-            }
+            Place::Paused { .. } => matches!(
+                was,
+                Place::Pending { .. }
+                    | Place::Delayed { .. }
+                    | Place::Crashing { .. }
+                    | Place::Paused { .. }
+                    | Place::Limited { .. }
+            ),
+            Place::Limited { .. } | Place::Active(_) => matches!(was, Place::Pending { .. }),
         }
     }
 }
@@ -256,12 +287,17 @@ impl Job {
         }
     }
 
-    /// The filter that has paused it.
+    /// The filter that has paused it, or the [`Holder`].
     pub fn paused(&self) -> Option<&str> {
         match &self.place {
             Place::Paused { filter, .. } => Some(filter),
             _ => None,
         }
+    }
+
+    /// Who holds it.
+    pub fn held_by(&self) -> Option<Holder> {
+        self.paused().and_then(Holder::named)
     }
 
     /// The limit that keeps it out of the queue.

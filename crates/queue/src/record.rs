@@ -115,6 +115,7 @@ record! {
     stored_result: Option<Cow<'a, StoredResult>>, unless "Option::is_none";
     error_class: Option<Cow<'a, str>>, unless "Option::is_none";
     has_output: bool, unless "is_default";
+    options_changes: u32, unless "is_default";
     @spec forgets_options: bool, unless "is_default";
     @spec trace: Option<TraceContext>, unless "Option::is_none";
     /// Null once the job has forgotten them.
@@ -194,6 +195,7 @@ impl<'a> From<&'a Job> for Record<'a> {
             stored_result: job.stored_result.as_ref().map(Cow::Borrowed),
             error_class: job.error_class.as_deref().map(Cow::Borrowed),
             has_output: job.has_output,
+            options_changes: job.options_changes,
             options: job.options.as_ref().map(|Hidden(options)| Cow::Borrowed(&**options)),
             ..Record::new(job.state(), &job.spec)
         };
@@ -326,8 +328,21 @@ impl TryFrom<Record<'_>> for Job {
             stored_result: record.stored_result.map(Cow::into_owned),
             error_class: record.error_class.map(Cow::into_owned),
             has_output: record.has_output,
+            options_changes: record.options_changes,
             options: record.options.map(|options| Hidden(options.into_owned())),
         })
+    }
+}
+
+impl Job {
+    /// Changes whenever the record or the options change. What a running job's worker reports does not count. Made without the options: a hash
+    /// of them would tell a client whether it guessed hidden ones.
+    pub fn version(&self) -> String {
+        let record = crate::rows::encode(&Record { options: None, ..Record::from(self) });
+        let hash = record.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        format!("{hash:016x}")
     }
 }
 

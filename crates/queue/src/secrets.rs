@@ -62,6 +62,11 @@ impl Secrets {
         self.paths.iter().any(Vec::is_empty)
     }
 
+    /// Whether any member is hidden.
+    pub fn hide_some(&self) -> bool {
+        !self.paths.is_empty()
+    }
+
     /// Whether the member at a path is hidden, or is part of one that is.
     pub fn hide(&self, member: &[String]) -> bool {
         let names = |(hidden, name): (&String, &String)| hidden == name || hidden == ANY;

@@ -8,10 +8,12 @@ use rand::{Rng, SeedableRng};
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending, Park};
+use turnwise_queue::edit::{self, Edit};
 use turnwise_queue::parking::{self, ParkedJob};
 use turnwise_queue::tasks::Tasks;
 use turnwise_queue::{
-    After, Claim, Context, Error, Keyspace, NewJob, Parked, concurrency, dependencies, jobs, tenants, workers,
+    After, Claim, Context, Error, Holder, Keyspace, NewJob, Parked, concurrency, dependencies, jobs, tenants,
+    workers,
 };
 use turnwise_store::{Limits, Store, Transaction};
 
@@ -46,7 +48,7 @@ impl Walk {
         let after = self.after();
         let (keys, now_us) = (&self.keys, self.now_us);
         let tenant = *TENANTS.choose(&mut self.rng).unwrap();
-        match self.rng.random_range(0..28) {
+        match self.rng.random_range(0..32) {
             0..4 => return self.add(tx, id, after).await,
             4..9 => {
                 let number = u64::try_from(now_us).unwrap();
@@ -138,9 +140,32 @@ impl Walk {
             21 => {
                 tenants::no_longer_waiting(tx, keys, T, tenant).await?;
             }
+            28..32 => return self.change(tx, id).await,
             _ => {
                 let row = workers::Worker::new(worker, "n", now_us, 1);
                 workers::register(tx, keys, T, &row)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// An edit, a hold or a release.
+    async fn change(&mut self, tx: &Transaction, id: &str) -> Result<(), Error> {
+        let (keys, now_us) = (&self.keys, self.now_us);
+        let mut job = jobs::get(tx, keys, T, id).await?.ok_or(Error::NotFound)?;
+        let holder = *[Holder::Client, Holder::Operator].choose(&mut self.rng).unwrap();
+        match self.rng.random_range(0..4) {
+            0 => edit::hold(tx, keys, &mut job, holder, None, now_us).await.map(drop)?,
+            1 => edit::release(tx, keys, &mut job, holder, None, now_us).await.map(drop)?,
+            _ => {
+                let size = *[2, 20_000].choose(&mut self.rng).unwrap();
+                let mut spec = job.spec.clone();
+                spec.max_attempts = self.rng.random_bool(0.5).then_some(2);
+                let options = self.rng.random_bool(0.5).then(|| json(&format!("\"{}\"", "y".repeat(size))));
+                let priority = self.rng.random_bool(0.3).then(|| self.rng.random_range(-2..3));
+                let start_us = self.rng.random_bool(0.5).then(|| now_us + self.rng.random_range(-5..6));
+                let edit = Edit { spec, options, priority, start_us, note: "options".into() };
+                edit::edit(tx, keys, &mut job, edit, now_us).await.map(drop)?;
             }
         }
         Ok(())
@@ -196,6 +221,9 @@ impl Walk {
                 }
                 for worker in WORKERS {
                     workers::remove(Context::new(&tx, keys, T, now_us, 20), worker, 100).await.unwrap();
+                }
+                if let Some(mut job) = jobs::get(&tx, keys, T, id).await.unwrap() {
+                    edit::release(&tx, keys, &mut job, Holder::Operator, None, now_us).await.unwrap();
                 }
                 claims::release_due(&tx, keys, T, now_us, 1, |_| true).await.unwrap();
                 concurrency::release_limited(

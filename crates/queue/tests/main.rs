@@ -5,6 +5,7 @@ mod bulk;
 mod common;
 mod concurrency;
 mod dependencies;
+mod edit;
 mod filters;
 mod invariants;
 mod lifecycle;

@@ -210,6 +210,32 @@ async fn only_the_worker_of_a_job_sees_its_hidden_options() {
         201
     );
 
+    let add = json!({ "id": "edited", "options": { "to": "jan" }, "delay_ms": 3_600_000 });
+    assert_eq!(client.post("/v1/jobs/t", &add).await.status, 201);
+    let edited = json!({ "options": options(SECRET), "summary": { "for": "jan" } });
+    let edit = async |body: &Value| client.send("PATCH", "/v1/jobs/t/edited", Some(body)).await;
+    let job = edit(&edited).await.body;
+    assert_eq!(job["options"], shown(), "{job}");
+    assert!(
+        job["history"][0]["reason"].as_str().unwrap().starts_with("options, summary; by token:"),
+        "{job}"
+    );
+    for wrong in [
+        json!({ "options": options(SECRET), "priority": SECRET }),
+        json!({ "options": options(SECRET), "tenant": SECRET }),
+        json!({ "options": shown() }),
+    ] {
+        assert_eq!(edit(&wrong).await.status, 400);
+    }
+    for path in [
+        "/v1/jobs/t/edited",
+        "/v1/jobs/t/edited/options",
+        "/v1/jobs/t/edited/why",
+        "/ui/job?type=t&id=edited",
+    ] {
+        text(client, path).await;
+    }
+
     let (own, strange) = (register(worker, "t").await, register(stranger, "u").await);
     let none = json!({ "received": 0, "limit": 1, "wait_ms": 0 });
     assert_eq!(stranger.post(&format!("{own}/accept"), &none).await.status, 403);
@@ -247,6 +273,7 @@ async fn only_the_worker_of_a_job_sees_its_hidden_options() {
         events.push_str(std::str::from_utf8(&chunk).unwrap());
     }
     canary::assert_none("a stream", &events);
+    assert!(events.contains("\"edited\",") && events.contains("options, summary; by token:"), "{events}");
     let all = async || received.borrow().concat();
     let all = until("the webhook has the failure", all, |all| all.contains("\"failed\"")).await;
     canary::assert_none("a webhook", &all);

@@ -47,6 +47,7 @@ mod v1_bulk;
 mod v1_commands;
 mod v1_decision;
 mod v1_demand;
+mod v1_edit;
 mod v1_errors;
 mod v1_events;
 mod v1_filters;

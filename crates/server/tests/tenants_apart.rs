@@ -268,6 +268,9 @@ async fn nothing_of_another_tenant_can_be_changed() {
             ("POST", format!("{job}/cancel"), json!({})),
             ("POST", format!("{job}/retry"), json!({})),
             ("PUT", format!("{job}/priority"), json!({"priority": -20})),
+            ("PATCH", job.clone(), json!({"priority": -20})),
+            ("POST", format!("{job}/hold"), json!({})),
+            ("POST", format!("{job}/release"), json!({})),
             ("DELETE", job.clone(), json!({})),
         ] {
             let answer = client.send(method, &path, Some(&body)).await;
@@ -357,6 +360,9 @@ async fn a_reader_changes_nothing() {
         ("POST", "/v1/jobs/t/acme-waits/cancel", json!({})),
         ("POST", "/v1/jobs/t/acme-waits/retry", json!({})),
         ("PUT", "/v1/jobs/t/acme-waits/priority", json!({"priority": 1})),
+        ("PATCH", "/v1/jobs/t/acme-waits", json!({"priority": 1})),
+        ("POST", "/v1/jobs/t/acme-waits/hold", json!({})),
+        ("POST", "/v1/jobs/t/acme-waits/release", json!({})),
         ("DELETE", "/v1/jobs/t/acme-waits", json!({})),
         ("POST", "/v1/jobs/t", json!({"id": "acme-waits", "if_exists": "again"})),
         ("PUT", "/acme/_replicator/x", json!({"source": "http://s/a", "target": "http://t/b"})),

@@ -23,7 +23,7 @@ async fn a_job_is_added_once_however_often_it_is_asked_for() {
     let job = job.body;
     let expected = json!({"type": "mail", "id": "a/b ü", "state": "pending", "tenant": "acme", "user": "jan",
         "priority": 0, "attempts": 0, "max_attempts": 3, "snoozes": 0, "cancel_requested": false, "summary": {"to": "x"}, "options": {"password": "*****"},
-        "added_us": job["added_us"],
+        "added_us": job["added_us"], "version": job["version"],
         "changed_us": job["changed_us"], "history": [{"at_us": job["added_us"], "type": "added"}]});
     assert_eq!(job, expected);
 }

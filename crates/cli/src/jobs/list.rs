@@ -94,6 +94,8 @@ pub(crate) fn kept_by(
     waits_for: Option<u32>,
 ) -> Option<String> {
     match (paused_by, limited, waits_for) {
+        (Some("client"), ..) => Some("held by a client".to_owned()),
+        (Some("operator"), ..) => Some("held by an operator".to_owned()),
         (Some(filter), ..) => Some(format!("paused by filter {filter}")),
         (_, Some(Limited { by: LimitedBy::Filter, name, limit, .. }), _) => {
             Some(format!("limited by filter {name} to {limit} at a time"))

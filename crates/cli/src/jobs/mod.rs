@@ -3,6 +3,7 @@
 mod add;
 mod bulk;
 mod count;
+mod edit;
 mod failures;
 mod list;
 mod logs;
@@ -71,6 +72,17 @@ Examples:
   turnwise jobs priority mail mail-17 -5
   turnwise jobs priority --where 'tenant = acme and state = pending' --to 5")]
     Priority(PriorityArgs),
+    /// Change a job that does not run: its options, summary, priority, start time and terms
+    ///
+    /// What is not given stays as it is. The history of the job states who changed what.
+    #[command(after_help = edit::EXAMPLES)]
+    Edit(Box<edit::Args>),
+    /// Hold a job that waits: it does not start until it is released
+    ///
+    /// The tenant's clients may hold its jobs. What an operator holds, only an operator releases. A filter pauses many jobs: `turnwise filters`.
+    Hold(JobArgs),
+    /// Release a job that is held: it returns to its place in the queue, or waits for its time
+    Release(JobArgs),
     /// Start all jobs that meet a condition without waiting for their time: delayed, parked and crashing ones
     ///
     /// For one job, use `turnwise jobs retry`.
@@ -170,6 +182,9 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
         Command::Cancel(args) => cancel(args).await,
         Command::Retry(args) => retry(args).await,
         Command::Priority(args) => priority(args).await,
+        Command::Edit(args) => edit::run(*args).await,
+        Command::Hold(args) => hold(args).await,
+        Command::Release(args) => release(args).await,
         Command::Wait(args) => wait::run(args).await,
         Command::Remove(args) => remove(args).await,
         Command::RunNow(RunNowArgs { many, server }) => {
@@ -248,6 +263,21 @@ async fn priority(PriorityArgs { which, priority, to }: PriorityArgs) -> Result<
         (false, _) => say!("the job has ended, and is unchanged: {state}"),
         (true, State::Pending) => say!("priority {priority}"),
         (true, _) => say!("priority {priority} when the job is pending again; it is {state} now"),
+    }
+    Ok(())
+}
+
+async fn hold(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> {
+    server.client()?.hold(&job_type, &id).await?;
+    say!("held");
+    Ok(())
+}
+
+async fn release(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> {
+    let released = server.client()?.release(&job_type, &id).await?;
+    match released.paused_by {
+        Some(filter) => say!("paused by filter {filter}"),
+        None => say!("{}", released.state.as_str()),
     }
     Ok(())
 }

@@ -106,6 +106,31 @@ async fn a_job_is_added_once_and_shown_without_its_secrets() {
 }
 
 #[tokio::test]
+async fn a_job_that_waits_is_edited_held_and_released() {
+    let server = Home::new("").serve().await;
+    let add =
+        ["add", "mail", "--id", "a", "--options", r#"{"to":"jan"}"#, "--timeout", "90s", "--delay", "1h"];
+    assert!(jobs(&server, &add).await.status.success());
+    let show = async || {
+        serde_json::from_slice::<Value>(&jobs(&server, &["show", "mail", "a"]).await.stdout).unwrap()
+    };
+    let version = show().await["version"].as_str().unwrap().to_owned();
+    let edit = ["edit", "mail", "a", "--version", &version];
+    let changes =
+        ["--options", r#"{"to":"eva"}"#, "--delay", "0s", "--backoff", "5s,30s", "--reset", "timeout_ms"];
+    let edited = jobs(&server, &[&edit[..], &changes].concat()).await;
+    assert_eq!(stdout(&edited), "pending", "{edited:?}");
+    let job = show().await;
+    assert_eq!((&job["options"], &job["timeout_ms"]), (&json!({ "to": "eva" }), &Value::Null));
+    assert_eq!(job["backoff"], json!({ "list_ms": [5_000, 30_000] }));
+    let stale = jobs(&server, &[&edit[..], &["--priority", "3"]].concat()).await;
+    assert!(stale.status.code() == Some(1) && stderr(&stale).contains("has changed since"), "{stale:?}");
+    assert_eq!(stdout(&jobs(&server, &["hold", "mail", "a"]).await), "held");
+    assert!(stdout(&jobs(&server, &["list"]).await).contains("held by an operator"));
+    assert_eq!(stdout(&jobs(&server, &["release", "mail", "a"]).await), "pending");
+}
+
+#[tokio::test]
 async fn options_come_from_the_command_line_a_file_or_stdin() {
     let home = Home::new(PATIENT);
     let server = home.serve().await;

@@ -36,8 +36,9 @@ fn places_have_exactly_these_edges() {
     let always = ["pending", "blocked", "cancelled"];
     let more = |from: &str| -> &[&str] {
         match from {
-            "pending" => &["paused", "limited", "active"],
-            "crashing" => &["crashing"],
+            "pending" => &["delayed", "paused", "limited", "active"],
+            "crashing" => &["crashing", "paused"],
+            "delayed" | "paused" | "limited" => &["delayed", "paused"],
             "active" => &["delayed", "crashing", "parked", "completed", "failed"],
             _ => &["delayed"],
         }

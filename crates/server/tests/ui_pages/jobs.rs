@@ -190,6 +190,53 @@ async fn a_job_is_added_with_a_form_and_a_mistake_keeps_what_was_typed() {
 }
 
 #[tokio::test]
+async fn a_job_that_waits_is_edited_and_held_on_its_page() {
+    let server = TestServer::start().await;
+    let me = everyone(&server);
+    let job = json!({ "id": "a", "options": { "n": 1 }, "priority": 4, "delay_ms": 3_600_000 });
+    assert_eq!(server.post("/v1/jobs/t", &job).await.status, 201);
+    let page = me.page("/ui/job?type=t&id=a").await;
+    assert!(page.contains("Edit…") && page.contains(">Hold<"), "{page}");
+    let page = me.page("/ui/jobs/new?edit=1&type=t&id=a").await;
+    assert!(page.contains("&quot;n&quot;: 1") && !page.contains("name=\"tenant\""), "{page}");
+    let version = server.get("/v1/jobs/t/a").await.body["version"].as_str().unwrap().to_owned();
+    assert!(page.contains(&format!("name=\"version\" value=\"{version}\"")), "{page}");
+    let fields = |options| {
+        [
+            ("edit", "1"),
+            ("type", "t"),
+            ("id", "a"),
+            ("version", version.as_str()),
+            ("priority", "4"),
+            ("options", options),
+        ]
+    };
+    let (status, page) = me.form("/ui/jobs/new", &fields("{\"n\": ")).await;
+    assert!(status == 400 && page.contains("Nothing was changed."), "{page}");
+    assert!(me.done("/ui/jobs/new", &fields("{\"n\": 2}")).await.contains("Changed."));
+    let changed = server.get("/v1/jobs/t/a").await.body;
+    assert_eq!(
+        (&changed["options"], &changed["history"][0]["reason"]),
+        (&json!({ "n": 2 }), &json!("options"))
+    );
+    let (status, page) = me.form("/ui/jobs/new", &fields("{\"n\": 3}")).await;
+    assert!(status == 412 && page.contains("The job has changed since"), "{page}");
+
+    let at = page_cursor(&me.page("/ui/job?type=t&id=a").await);
+    let back = "/ui/job?type=t&id=a";
+    let page = me.done("/ui/jobs/hold", &[("job", &at), ("back", back), ("do", "hold")]).await;
+    assert!(page.contains("An operator holds it.") && page.contains(">Release<"), "{page}");
+    me.done("/ui/jobs/hold", &[("job", &at), ("back", back), ("do", "release")]).await;
+    assert_eq!(server.get("/v1/jobs/t/a").await.body["state"], "delayed");
+}
+
+/// The position of the job of a page, as its forms name it.
+fn page_cursor(page: &str) -> String {
+    let (_, rest) = page.split_once("name=\"job\" value=\"").unwrap();
+    rest.split('"').next().unwrap().to_owned()
+}
+
+#[tokio::test]
 async fn a_job_runs_again_with_changes_and_keeps_hidden_options() {
     let server = TestServer::start().await;
     let me = everyone(&server);

@@ -345,7 +345,12 @@ impl Checker {
             EventKind::Cancelled => {
                 matches!(did, None | Some(Did::Stopped | Did::Dropped | Did::Crashed | Did::Snoozed))
             }
-            EventKind::Added | EventKind::Started | EventKind::Expired => false,
+            EventKind::Added
+            | EventKind::Expired
+            | EventKind::Started
+            | EventKind::Edited { .. }
+            | EventKind::Held { .. }
+            | EventKind::Released { .. } => false,
         };
         ensure(told, "the recorded end is what the handler did", || format!("{did:?}, but {}", story()))?;
         let right = match event {
