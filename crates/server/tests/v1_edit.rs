@@ -123,18 +123,21 @@ async fn what_cannot_be_edited_says_why() {
     assert_eq!(refused.error(), (409, "conflict"));
     assert_eq!(refused.body["reason"], "the job cannot be changed: it has ended");
 
-    let webhook = json!({"url": "http://127.0.0.1:1/", "secret": "0123456789abcdef"});
-    assert_eq!(server.put("/v1/webhooks/w", &webhook).await.status, 200);
-    server.poll("/v1/jobs?type=webhook", |jobs| jobs["jobs"][0]["id"] == "w").await;
-    for (method, path) in [("PATCH", "/v1/jobs/webhook/w"), ("POST", "/v1/jobs/webhook/w/hold")] {
-        let request = server.request(method, path);
-        let request = if method == "PATCH" { request.json(&change) } else { request.json(&json!({})) };
+    let replication =
+        json!({"source": "http://127.0.0.1:1/a", "target": "http://127.0.0.1:1/b", "continuous": true});
+    let started = server.post("/_replicate", &replication).await.body;
+    let id = started["_local_id"].as_str().unwrap().replace('+', "%2B");
+    let path = format!("/v1/jobs/replication/{id}");
+    for request in [
+        server.request("PATCH", &path).json(&change),
+        server.request("POST", &format!("{path}/hold")).json(&json!({})),
+    ] {
         let refused = server.send(request).await;
-        assert_eq!(refused.error(), (403, "forbidden"), "{method}");
-        assert!(refused.body["hint"].as_str().unwrap().contains("/v1/webhooks/"), "{}", refused.body);
+        assert_eq!(refused.error(), (403, "forbidden"), "{}", refused.body);
+        assert!(refused.body["hint"].as_str().unwrap().contains("_replicator"), "{}", refused.body);
     }
     assert_eq!(
-        server.put("/v1/filters/client", &json!({"action": "pause"})).await.error(),
+        server.put("/v1/filters/client", &json!({"action": "pause", "when": "type = t"})).await.error(),
         (400, "bad_request")
     );
 }
