@@ -573,6 +573,7 @@ fn every_setting_is_read_as_it_is_written() {
             ("jobs", "backoff_max_exponent") => "13",
             ("log", "level") => "warn,turnwise=debug",
             ("log", "format") => "json",
+            ("jobs", "tenant_log_bytes") => "2097152",
             ("otel", "endpoint") => "http://collector:4317",
             ("otel", "sample_ratio") => "0.25",
             ("otel", "trace_url") => "https://traces.example/{trace_id}",

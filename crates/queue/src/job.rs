@@ -184,7 +184,7 @@ impl EventKind {
             ("snoozed", None) => EventKind::Snoozed,
             ("completed", None) => EventKind::Completed,
             ("failed", Some(reason)) => EventKind::Failed { reason },
-            ("expired", None) => EventKind::Expired,
+            ("expired", _) => EventKind::Expired,
             ("cancelled", None) => EventKind::Cancelled,
             ("edited", Some(reason)) => EventKind::Edited { reason },
             ("held", reason) => EventKind::Held { reason },

@@ -36,9 +36,10 @@ fn places_have_exactly_these_edges() {
     let always = ["pending", "blocked", "cancelled"];
     let more = |from: &str| -> &[&str] {
         match from {
-            "pending" => &["delayed", "paused", "limited", "active"],
+            "pending" => &["delayed", "paused", "limited", "active", "failed"],
             "crashing" => &["crashing", "paused"],
-            "delayed" | "paused" | "limited" => &["delayed", "paused"],
+            "delayed" | "paused" | "limited" => &["delayed", "paused", "failed"],
+            "blocked" => &["delayed", "failed"],
             "active" => &["delayed", "crashing", "parked", "completed", "failed"],
             _ => &["delayed"],
         }
