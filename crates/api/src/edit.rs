@@ -78,6 +78,8 @@ impl Match {
             if tag == "*" {
                 return Match::Any;
             }
+            // A gateway that compresses answers makes tags weak.
+            let tag = tag.strip_prefix("W/").unwrap_or(tag);
             versions.extend(tag.strip_prefix('"').and_then(|tag| tag.strip_suffix('"')).map(str::to_owned));
         }
         Match::OneOf(versions)
@@ -304,7 +306,7 @@ pub async fn hold(app: &App, caller: &Caller, path: &JobPath) -> Result<HeldJob>
 
 /// Release a job
 ///
-/// Returns a held job to its place in the queue, or delays it until its time. A job that no one holds is unchanged.
+/// Returns a held job to its place in the queue, or delays it until its time. A job that is not held is unchanged.
 #[utoipa::path(
     post, path = "/jobs/{type}/{id}/release", tag = "jobs", operation_id = "release_job", params(JobPath),
     request_body = Nothing,

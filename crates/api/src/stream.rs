@@ -54,7 +54,7 @@ pub(super) struct StreamParams {
     /// Only events after which the job is in one of these states, separated by commas. `removed` is one.
     #[param(nullable = false, max_length = 1000, pattern = r"^[a-z,]*$")]
     state: Option<String>,
-    /// Only these events, separated by commas: `added`, `started`, `stopped`, `crashed`, `completed`, `failed`, `cancelled`, `removed`.
+    /// Only these events, separated by commas: `added`, `started`, `stopped`, `crashed`, `snoozed`, `completed`, `failed`, `expired`, `cancelled`, `edited`, `held`, `released`, `removed`.
     #[param(nullable = false, max_length = 1000, pattern = r"^[a-z,]*$")]
     event: Option<String>,
     /// The maximum number of events in a page. With this, or with `wait_ms`, the response is a page as JSON, and no stream.

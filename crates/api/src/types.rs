@@ -57,7 +57,7 @@ pub(super) async fn put_type_terms(
     let changed_us = app.now_us();
     let of_task = |(task, terms)| {
         let terms = stated(terms).map_err(|error| error.at(&format!("tasks.{task}.")))?;
-        Ok((task, rows::TaskTerms { terms, worker: None, changed_us }))
+        Ok((task, rows::TaskTerms { terms, declared: None, changed_us }))
     };
     let terms = &rows::TypeTerms {
         terms: stated(terms.terms())?,
@@ -67,8 +67,19 @@ pub(super) async fn put_type_terms(
         changed_us,
     };
     let (keys, job_type) = (&app.keys, &path.job_type);
-    app.store.transact(|tx| async move { rows::put_terms(&tx, keys, job_type, terms).await }).await?;
-    Ok(Shown(shown(path.job_type, terms.clone())))
+    let put = app.store.transact(|tx| async move {
+        // What workers have declared stays theirs, if it is stated again.
+        let mut terms = terms.clone();
+        let before = rows::stated(&tx, keys, job_type).await?.unwrap_or_default();
+        for (task, of_task) in &mut terms.tasks {
+            if let Some(same) = before.tasks.get(task).filter(|before| before.terms == of_task.terms) {
+                *of_task = same.clone();
+            }
+        }
+        rows::put_terms(&tx, keys, job_type, &terms).await?;
+        Ok::<_, turnwise_queue::Error>(terms)
+    });
+    Ok(Shown(shown(path.job_type.clone(), put.await?)))
 }
 
 /// State nothing of a type any more
@@ -144,9 +155,10 @@ fn shown(job_type: String, stated: rows::TypeTerms) -> StatedType {
     let rows::TypeTerms { terms, tasks, secrets, by, changed_us } = stated;
     let mut declared = BTreeMap::new();
     let mut of_tasks = BTreeMap::new();
-    for (task, rows::TaskTerms { terms, worker, changed_us }) in tasks {
-        if let Some(worker) = worker {
-            declared.insert(task.clone(), Declared { worker, at_us: changed_us });
+    for (task, rows::TaskTerms { terms, declared: by, changed_us }) in tasks {
+        if let Some(rows::DeclaredBy { worker, by }) = by {
+            let by = by.as_deref().map(shown_owner);
+            declared.insert(task.clone(), Declared { worker, by, at_us: changed_us });
         }
         of_tasks.insert(task, shown_terms(terms));
     }

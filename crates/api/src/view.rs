@@ -100,6 +100,8 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
         max_snoozes: job.spec.retry.max_snoozes,
         timeout_ms: ms(job.spec.timeouts.run_us),
         heartbeat_timeout_ms: ms(job.spec.timeouts.heartbeat_us),
+        start_within_ms: ms(job.spec.lifetime.start_within_us),
+        keep_ms: ms(job.spec.lifetime.keep_us),
         expires_us: job.due_us.filter(|_| !ended),
         removed_us: job.due_us.filter(|_| ended),
         worker,

@@ -54,6 +54,12 @@ pub(super) async fn register(
     check_range("slots", slots, 1, MAX_SLOTS)?;
     let tasks = known_tasks(tasks, &task_slots)?;
     let task_terms = declared(tasks.as_ref(), task_terms)?;
+    if !task_terms.is_empty() && workers_of::tenants(&caller, &job_type).is_some() {
+        return Err(V1Error::forbidden(
+            "task_terms: hold for the jobs of all tenants, and this identity runs only those of some",
+            "leave them out, and let an operator state them (PUT /v1/types/{type})",
+        ));
+    }
     quota::admit_worker(&app, &caller, &job_type).await?;
     let registered_by = caller.owner();
     let registration = Registration { name, slots, tasks, task_terms, registered_by };

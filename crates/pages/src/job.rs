@@ -155,6 +155,8 @@ fn facts(visit: &Visit, job: &Job, why: &Why, around: &Graph, now_us: i64) -> Ma
             dt { "Added" } dd { (time(job.added_us)) " (" (ago(job.added_us, now_us)) ")" }
             @if let Some(started) = job.started_us { dt { "Last started" } dd { (time(started)) } }
             @if let Some(at) = job.not_before_us { dt { "Not before" } dd { (time(at)) " (" (ago(at, now_us)) ")" } }
+            @if let Some(at) = job.expires_us { dt { "Fails unless it starts by" } dd { (time(at)) " (" (ago(at, now_us)) ")" } }
+            @if let Some(at) = job.removed_us { dt { "Is removed" } dd { (time(at)) " (" (ago(at, now_us)) ")" } }
             dt { "Attempts" }
             dd { (number(u64::from(job.attempts))) @if let Some(most) = job.max_attempts { " of " (number(u64::from(most))) }
                 @if why.crashes > 0 { ", " (number(u64::from(why.crashes))) " crashes in a row" }

@@ -1,5 +1,6 @@
 //! The form that adds one job, runs one again with changes, or edits one. It sends what `POST /v1/jobs/{type}` or `PATCH` gets, to the same function.
 
+use axum::http::StatusCode;
 use axum::response::Response;
 use maud::{Markup, html};
 use serde_json::value::RawValue;
@@ -221,6 +222,8 @@ async fn form(
         None => ("Add a job", "Add the job"),
     };
     let made = fields.get("made").map_or_else(|| visit.app.new_uuid(), str::to_owned);
+    // The form is then that of the job as it is now.
+    let is_stale = problem.is_some_and(|problem| problem.status == StatusCode::PRECONDITION_FAILED);
     let is_beside = problem.is_some_and(|problem| FIELDS.iter().any(|name| problem.is_about(name)));
     let back = match again {
         Some(Again { job, .. }) => job_link(&job.job_type, &job.id),
@@ -242,7 +245,7 @@ async fn form(
             @match again {
                 Some(Again { job, .. }) => {
                     (hidden(if is_edit { "edit" } else { "again" }, "1")) (hidden("type", &job.job_type)) (hidden("id", &job.id))
-                    @if is_edit { (hidden("version", fields.get("version").or(job.version.as_deref()).unwrap_or_default())) }
+                    @if is_edit { (hidden("version", fields.get("version").filter(|_| !is_stale).or(job.version.as_deref()).unwrap_or_default())) }
                 }
                 None => (hidden("made", &made)),
             }

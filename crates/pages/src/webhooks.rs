@@ -18,7 +18,7 @@ use super::{layout, parts};
 
 const PATH: &str = "/ui/webhooks";
 /// The events, in the order of a job's life.
-const EVENTS: [&str; 10] = [
+const EVENTS: [&str; 13] = [
     "added",
     "started",
     "stopped",
@@ -28,6 +28,9 @@ const EVENTS: [&str; 10] = [
     "failed",
     "expired",
     "cancelled",
+    "edited",
+    "held",
+    "released",
     "removed",
 ];
 

@@ -129,7 +129,7 @@ requests! {
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
     pub heartbeat_timeout_ms: Option<u64>,
-    /// The job fails unless it starts within this time, in ms, after it was added, or after its `not_before_us`. Its reason is then `expired`.
+    /// The job fails unless it starts within this time, in ms, after it was added, or after its `not_before_us`. The event is then `expired`, and so is the class of its error.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 315_360_000_000_u64)]
     pub start_within_ms: Option<u64>,
@@ -409,6 +409,12 @@ answers! {
         /// Longest time between two reports of a run, in ms. A run that exceeds it loses its claim.
         #[serde(deserialize_with = "crate::number::optional")]
         pub heartbeat_timeout_ms: Option<u64>,
+        /// Within which time it must start, in ms, as its client stated.
+        #[serde(deserialize_with = "crate::number::optional")]
+        pub start_within_ms: Option<u64>,
+        /// How long its record is kept after its end, in ms, as its client stated.
+        #[serde(deserialize_with = "crate::number::optional")]
+        pub keep_ms: Option<u64>,
         /// Waiting for its first start: it fails unless it starts before this time, in µs.
         #[serde(deserialize_with = "crate::number::optional")]
         pub expires_us: Option<i64>,

@@ -108,21 +108,25 @@ answers! {
         /// The terms of tasks that workers have stated when they registered: the worker, and when, by task.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub declared: BTreeMap<String, Declared>,
-        /// The identity that wrote this. Missing on a server without identities.
+        /// The identity that wrote this. Missing on a server without identities, and if only workers have stated terms.
         pub by: Option<String>,
         /// When it was written, in µs since the Unix epoch.
         pub changed_us: i64,
     }
 }
 
-/// Which worker has stated the terms of a task.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Declared {
-    /// The worker.
-    #[schema(value_type = WorkerId)]
-    pub worker: String,
-    /// When, in µs since the Unix epoch.
-    pub at_us: i64,
+answers! {
+    /// Which worker has stated the terms of a task.
+    #[derive(PartialEq, Eq)]
+    pub struct Declared {
+        /// The worker.
+        #[schema(value_type = WorkerId)]
+        pub worker: String,
+        /// The identity that registered it. Missing on a server without identities.
+        pub by: Option<String>,
+        /// When, in µs since the Unix epoch.
+        pub at_us: i64,
+    }
 }
 
 /// The types of which something is stated, sorted: at most 1,000.

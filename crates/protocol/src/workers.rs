@@ -41,7 +41,8 @@ pub struct Register {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(value_type = BTreeMap<String, SlotCount>)]
     pub task_slots: BTreeMap<String, usize>,
-    /// What holds for the jobs of some of these tasks, by task, from now on: as in `PUT /v1/types/{type}`, in place of what was stated there.
+    /// What holds for the jobs of some of these tasks, by task, from now on, in place of what other workers have stated. What is stated with `PUT /v1/types/{type}` of a task
+    /// stays. Not for workers that run the jobs of some tenants only.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub task_terms: BTreeMap<String, TaskTerms>,
 }

@@ -176,8 +176,10 @@ pub enum Claiming {
         /// How long it could have run before, in µs.
         waited_us: i64,
     },
-    /// It is no longer pending: another worker claimed it, or a client changed it. Or it did not start in time.
+    /// It is no longer pending: another worker claimed it, or a client changed it.
     Gone,
+    /// It has not started in time ([`lifetimes::set_aside`]). Nothing was written.
+    Due,
     /// A lock that it wants is not free. It stays pending and nothing was written: the caller may claim the next job.
     Blocked(Box<Blocked>),
     /// It is in a bucket without room. It stays pending and nothing was written.
@@ -192,7 +194,11 @@ impl Claiming {
     pub fn job(self) -> Option<Job> {
         match self {
             Claiming::Claimed { job, .. } => Some(*job),
-            Claiming::Gone | Claiming::Blocked(_) | Claiming::Limited(_) | Claiming::NoRoom => None,
+            Claiming::Gone
+            | Claiming::Due
+            | Claiming::Blocked(_)
+            | Claiming::Limited(_)
+            | Claiming::NoRoom => None,
         }
     }
 }
@@ -225,8 +231,11 @@ pub async fn claim_within(
     let Membership { external, .. } = check_member(tx, keys, job_type, &claim.worker).await?;
     // Read without a conflict; only a claim adds one. So jobs that cannot be claimed use up no room of the transaction.
     let Some(mut job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Claiming::Gone) };
-    if !job.is_pending() || job.due_us.is_some_and(|due_us| due_us <= now_us) {
+    if !job.is_pending() {
         return Ok(Claiming::Gone);
+    }
+    if job.due_us.is_some_and(|due_us| due_us <= now_us) {
+        return Ok(Claiming::Due);
     }
     let limits = job.limits(filter);
     if !tx.has_room_for(4 * limits.len(), 2 * limits.len()) {
@@ -595,10 +604,8 @@ async fn conclude(context: Context<'_>, job: &mut Job, run: &Run, kind: &EventKi
             // The result of the earlier request.
             output::clear_result(tx, keys, job)?;
             let Next { unmet, not_before_us, .. } = run.next;
-            let lifetime = job.lifetime.or(run.terms.lifetime);
             move_to(tx, keys, job, place_from(unmet, Some(not_before_us), now_us))?;
-            let due_us = |within_us| not_before_us.max(now_us).saturating_add(within_us);
-            lifetimes::set(tx, keys, job, lifetime.start_within_us.map(due_us))?;
+            lifetimes::await_start(tx, keys, job, not_before_us, now_us).await?;
         }
         (Some(end), _) => {
             // If the job was added again after the request to stop, and that was refused, the refusal is the reason.

@@ -77,13 +77,10 @@ pub async fn edit(
     } else if job.priority != priority {
         move_in_queue(tx, keys, job, priority)?;
     }
-    // Its time to start begins again.
-    let waits_anew = job.awaits_start()
-        && (start_us.is_some() || spec.lifetime.start_within_us != job.lifetime.start_within_us);
+    let before = (job.lifetime, start_us.is_some());
+    let from_us = start_us.unwrap_or_else(|| job.order_us());
     (job.spec, job.priority) = (spec, priority);
-    if waits_anew {
-        lifetimes::await_start(tx, keys, job, start_us.unwrap_or(now_us), now_us).await?;
-    }
+    lifetimes::changed(tx, keys, job, before, from_us, now_us).await?;
     if let Some(options) = &options {
         set_options(tx, keys, job, options)?;
     }

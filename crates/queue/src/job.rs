@@ -313,7 +313,8 @@ impl Job {
 
     /// Whether it has not started since it was added (again).
     pub(crate) fn awaits_start(&self) -> bool {
-        self.started_us.is_none_or(|started_us| started_us < self.added_us)
+        let has_run = self.attempts > 0 || self.crashes > 0 || self.snoozes > 0;
+        !has_run && self.started_us.is_none_or(|started_us| started_us < self.added_us)
     }
 
     /// The error of its latest step, if that was a crash or a failure. For a cancelled job, why it was cancelled; `None` if

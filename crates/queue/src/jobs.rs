@@ -162,7 +162,7 @@ async fn add_to_waiting(
     new: &NewJob,
     now_us: i64,
 ) -> Result<Added> {
-    let order_us = job.order_us();
+    let (order_us, before) = (job.order_us(), job.lifetime);
     let is_pending = job.is_pending();
     let moves = job.tenant != new.tenant || new.priority.is_some_and(|priority| priority != job.priority);
     // The job's row states its locks, and the job may no longer want the locks that it has reserved.
@@ -176,6 +176,7 @@ async fn add_to_waiting(
         false => change_in_place(tx, keys, job, new)?,
     }
     set_options(tx, keys, job, &new.options)?;
+    lifetimes::changed(tx, keys, job, (before, false), now_us, now_us).await?;
     if !leaves {
         return Ok(Added::AlreadyWaiting);
     }
@@ -201,8 +202,7 @@ async fn add_to_waiting(
 async fn begin(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob, now_us: i64) -> Result<Added> {
     output::clear_result(tx, keys, job)?;
     job.begin(now_us);
-    let not_before_us = new.order_us.or(new.not_before_us).unwrap_or(now_us);
-    lifetimes::await_start(tx, keys, job, not_before_us, now_us).await?;
+    lifetimes::await_start(tx, keys, job, new.not_before_us.unwrap_or(now_us), now_us).await?;
     let unmet = match dependencies::enter(tx, keys, job, &new.after, now_us).await? {
         Entry::Refused(reason) => {
             events::happened(tx, keys, job, &EventKind::Added, State::Pending, now_us)?;

@@ -12,7 +12,8 @@
 //! A job without such terms costs nothing here. What is stated of a type is read when a job is added; it holds for jobs that are added from then on.
 //! A type's own time to keep records is not here: [`crate::jobs::prune`] removes all its jobs by it.
 //!
-//! *Late.* No worker claims a job that is due, so a job never starts too late, also after a time without any server.
+//! *Late.* No worker claims a job that is due, so a job never starts too late, also after a time without any server. A pass that meets one in the queue
+//! sets it aside, so that thousands of them hide no other jobs. If the clock was wrong, the job returns to the queue.
 
 use bytes::Bytes;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
@@ -23,10 +24,15 @@ use crate::place::{End, Place};
 use crate::rows::{read_job, write_job};
 use crate::transition::move_to;
 use crate::types;
-use crate::{EventKind, Job, Keyspace, Result, dependencies, events, reads};
+use crate::{EventKind, Job, Keyspace, Lifetime, Result, dependencies, events, reads};
 
 /// The class of the error of a job that has not started in time.
 pub const EXPIRED: &str = "expired";
+
+/// How long a job that is due stays out of the queue, in µs. It ends earlier, unless the clock is wrong.
+const SET_ASIDE_US: i64 = 120_000_000;
+/// The most rows that the end of a job without dependencies writes.
+const MOST_WRITES: usize = 30;
 
 /// A job that is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,23 +59,48 @@ pub async fn due(tx: &Transaction, keys: &Keyspace, now_us: i64, limit: usize) -
 pub async fn settle(tx: &Transaction, keys: &Keyspace, due: &[Due], now_us: i64) -> Result<usize> {
     let mut settled = 0;
     for (n, Due { at_us, job_type, id }) in due.iter().enumerate() {
-        if n > 0 && !tx.has_room() {
-            break;
-        }
         if n % PREFETCHED == 0 {
             let next = due[n..].iter().take(PREFETCHED);
             prefetch(tx, keys, next.map(|due| (due.job_type.as_str(), due.id.as_str()))).await?;
         }
+        let job = read_job(tx, keys, job_type, id).await?.filter(|job| job.due_us == Some(*at_us));
+        let rows = job.as_ref().map_or(1, |job| MOST_WRITES + 2 * job.unmet() as usize);
+        if n > 0 && !(tx.has_room() && tx.has_room_for(rows, rows)) {
+            break;
+        }
         settled += 1;
-        match read_job(tx, keys, job_type, id).await? {
-            Some(job) if job.due_us != Some(*at_us) => {}
-            Some(job) if job.state().is_final() => erase(tx, keys, &job)?,
-            Some(job) => expire(tx, keys, job, now_us).await?,
-            // A stray row, which `store check` finds.
-            None => {}
+        let Some(mut job) = job else {
+            // A stray row.
+            tx.clear(keys.lifetime_entry(*at_us, job_type, id))?;
+            continue;
+        };
+        match job.place {
+            Place::Ended(_) => erase(tx, keys, &job)?,
+            // It has started: what it waits for now has no bound.
+            Place::Active(_) | Place::Crashing { .. } | Place::Parked { .. } => {
+                set(tx, keys, &mut job, None)?;
+                write_job(tx, keys, &job)?;
+            }
+            _ => expire(tx, keys, job, now_us).await?,
         }
     }
     Ok(settled)
+}
+
+/// Takes a job that is due out of the queue, until it has ended. If the clock that says so is wrong, it returns to the queue later.
+pub async fn set_aside(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+    now_us: i64,
+) -> Result<()> {
+    let Some(mut job) = read_job(tx, keys, job_type, id).await? else { return Ok(()) };
+    if !job.is_pending() || job.due_us.is_none_or(|due_us| due_us > now_us) {
+        return Ok(());
+    }
+    move_to(tx, keys, &mut job, Place::Delayed { until_us: now_us.saturating_add(SET_ASIDE_US) })?;
+    write_job(tx, keys, &job)
 }
 
 /// Fails a job that has not started in time.
@@ -99,6 +130,22 @@ pub(crate) async fn await_start(
     }
     let due_us = within_us.map(|within_us| from_us.max(now_us).saturating_add(within_us));
     set(tx, keys, job, due_us)
+}
+
+/// States anew when a job fails whose terms have changed from these, or whose start time has changed, if it waits for its first start.
+pub(crate) async fn changed(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &mut Job,
+    (before, is_moved): (Lifetime, bool),
+    from_us: i64,
+    now_us: i64,
+) -> Result<()> {
+    let waits = job.due_us.is_some() || job.awaits_start();
+    match waits && (is_moved || job.lifetime.start_within_us != before.start_within_us) {
+        true => await_start(tx, keys, job, from_us, now_us).await,
+        false => Ok(()),
+    }
 }
 
 /// States when a job is due next.

@@ -64,7 +64,7 @@ pub enum Place {
         /// How many of these jobs have not ended; never 0.
         unmet: u32,
     },
-    /// A filter has paused it ([`crate::filters`]), or someone holds it ([`crate::edit`]).
+    /// A filter has paused it ([`crate::filters`]), or a client or an operator holds it ([`crate::edit`]).
     Paused {
         /// Its time in the queue, to which it returns, in µs. For a held job, also a time before which it does not start.
         order_us: i64,

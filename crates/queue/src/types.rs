@@ -31,6 +31,8 @@ pub fn is_of_server(job_type: &str) -> bool {
     OF_SERVER.contains(&job_type)
 }
 
+/// The most types of which something is stated, if workers declare it. Operators may state something of more.
+const MAX_DECLARED_TYPES: usize = MAX_STATED_TYPES / 2;
 /// The most bytes of what is stated of a type and its tasks. A claim reads it.
 const MAX_TERMS_BYTES: usize = 64 << 10;
 
@@ -61,11 +63,21 @@ pub struct TaskTerms {
     /// The terms.
     #[serde(flatten)]
     pub terms: StatedTerms,
-    /// The worker that wrote this when it registered; `None` if it was written with the type's.
+    /// Who declared this; `None` if it was written with the type's.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub worker: Option<String>,
+    pub declared: Option<DeclaredBy>,
     /// When it was written, in µs.
     pub changed_us: i64,
+}
+
+/// A worker that has declared terms when it registered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeclaredBy {
+    /// Its id.
+    pub worker: String,
+    /// The identity that registered it; `None` on a server without identities.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 impl TypeTerms {
@@ -166,7 +178,8 @@ pub fn contradicted(stated: &TypeTerms, declared: &BTreeMap<String, u64>) -> Vec
     declared.iter().filter(|declared| !holds(declared)).map(|(task, _)| task.clone()).collect()
 }
 
-/// States the terms of some tasks that a worker has declared, in place of what was stated before. Writes only what changes.
+/// States the terms of some tasks that a worker has declared, in place of those that other workers have declared. What was stated otherwise
+/// stays: that is an operator's. Writes only what changes. If there are too many tasks, those that were declared first are forgotten.
 ///
 /// # Errors
 /// As [`put_terms`].
@@ -174,21 +187,39 @@ pub async fn declare(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
-    worker: &str,
     declared: &BTreeMap<String, StatedTerms>,
+    by: &DeclaredBy,
     now_us: i64,
 ) -> Result<()> {
-    let mut all = stated(tx, keys, job_type).await?.unwrap_or_default();
+    let before = stated(tx, keys, job_type).await?;
     let is_new = |(task, terms): &(&String, &StatedTerms)| {
-        all.tasks.get(*task).is_none_or(|known| known.terms != **terms)
+        let known = before.as_ref().and_then(|before| before.tasks.get(*task));
+        known.is_none_or(|known| known.declared.is_some() && known.terms != **terms)
     };
     let new: Vec<_> = declared.iter().filter(is_new).collect();
     if new.is_empty() {
         return Ok(());
     }
+    let is_first = before.is_none();
+    if is_first && stated_types(tx, keys).await?.len() >= MAX_DECLARED_TYPES {
+        let problem = format!(
+            "something is stated of {MAX_DECLARED_TYPES} types: an operator must state the terms of this one"
+        );
+        return Err(Error::Invalid { field: "task_terms", problem });
+    }
+    let mut all = before.unwrap_or_else(|| TypeTerms { changed_us: now_us, ..TypeTerms::default() });
     for (task, terms) in new {
-        let worker = Some(worker.to_owned());
-        all.tasks.insert(task.clone(), TaskTerms { terms: terms.clone(), worker, changed_us: now_us });
+        let declared = Some(by.clone());
+        all.tasks.insert(task.clone(), TaskTerms { terms: terms.clone(), declared, changed_us: now_us });
+    }
+    while all.tasks.len() > MAX_TASKS {
+        let others =
+            all.tasks.iter().filter(|(task, of)| of.declared.is_some() && !declared.contains_key(*task));
+        let first = others.min_by_key(|(_, of)| of.changed_us).map(|(task, _)| task.clone());
+        match first {
+            Some(first) => drop(all.tasks.remove(&first)),
+            None => break,
+        }
     }
     tx.add_read_conflict(keys.type_terms(job_type));
     put_terms(tx, keys, job_type, &all).await

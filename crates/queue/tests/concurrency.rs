@@ -815,7 +815,7 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                             Claiming::Limited(full) => {
                                 concurrency::hold_back(tx, keys, T, id, &full.limit, None, 8).await?;
                             }
-                            Claiming::Gone | Claiming::Blocked(_) | Claiming::NoRoom => {}
+                            Claiming::Gone | Claiming::Due | Claiming::Blocked(_) | Claiming::NoRoom => {}
                         }
                     }
                     Ok(claimed)

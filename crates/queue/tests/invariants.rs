@@ -59,7 +59,7 @@ impl Walk {
                     Claiming::Limited(full) => {
                         concurrency::hold_back(tx, keys, T, id, &full.limit, None, now_us).await?;
                     }
-                    Claiming::Gone | Claiming::Blocked(_) | Claiming::NoRoom => {}
+                    Claiming::Gone | Claiming::Due | Claiming::Blocked(_) | Claiming::NoRoom => {}
                 }
             }
             9..13 => {

@@ -7,6 +7,7 @@ use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending};
 use turnwise_queue::concurrency::Tally;
+use turnwise_queue::edit::{self, Edit};
 use turnwise_queue::types::{self, TaskTerms, TermsOfType, TypeTerms};
 use turnwise_queue::{
     After, Claim, Context, EventKind, Lifetime, NewJob, State, StatedTerms, Terms, jobs, lifetimes,
@@ -73,7 +74,7 @@ async fn a_job_that_does_not_start_in_time_fails_wherever_it_waits() {
         let after = After {
             job_type: T.to_owned(),
             id: on.to_owned(),
-            accepted: accepted.iter().copied().collect(),
+            accepted: accepted.to_vec(),
             otherwise: Otherwise::Cancel,
         };
         NewJob { after: vec![after], ..within(id, 100) }
@@ -156,4 +157,73 @@ async fn a_record_is_removed_when_the_time_that_its_job_or_task_states_is_over()
     for id in ["cancelled", "own", "of its task"] {
         assert!(world.find(id).await.is_none(), "{id}");
     }
+}
+
+#[tokio::test]
+async fn the_time_to_start_begins_when_a_job_may_start_and_again_with_what_is_stated_anew() {
+    let world = World::new().await;
+    let due = async |id: &str| world.get(id).await.due_us;
+    // As requests add jobs: with a place in the order of their transaction.
+    let later = NewJob { order_us: Some(10), not_before_us: Some(500), ..within("later", 100) };
+    world.add(&later, 10).await;
+    assert_eq!(due("later").await, Some(600));
+    // Added again while it waits, it keeps its place, and has the new time.
+    world.add(&within("a", 100), 10).await;
+    world.add(&within("a", 300), 50).await;
+    assert_eq!((due("a").await, world.get("a").await.state()), (Some(350), State::Pending));
+    world.add(&within("a", 300), 70).await;
+    assert_eq!(due("a").await, Some(350));
+    let spec =
+        |start_within_us| within("a", 1).with(|spec| spec.lifetime.start_within_us = start_within_us).spec;
+    let edit = async |id: &'static str, start_within_us: Option<i64>, start_us: Option<i64>, now_us: i64| {
+        let edit = Edit {
+            spec: spec(start_within_us),
+            options: None,
+            priority: None,
+            start_us,
+            note: "start_within_ms".into(),
+        };
+        world
+            .run(async |tx, keys| {
+                let mut job = jobs::get(tx, keys, T, id).await?.unwrap();
+                edit::edit(tx, keys, &mut job, edit, now_us).await
+            })
+            .await
+            .unwrap();
+    };
+    edit("later", Some(40), None, 100).await;
+    assert_eq!(due("later").await, Some(540));
+    edit("later", Some(40), Some(800), 100).await;
+    assert_eq!(due("later").await, Some(840));
+    // Also if it ran before it was added again.
+    let claim = world.claim("a", 80).await.unwrap();
+    world.add(&within("a", 100), 90).await;
+    world.end("a", &claim, Ending::completed(json("1")), 200).await;
+    assert_eq!(due("a").await, Some(300));
+    edit("a", None, None, 250).await;
+    assert_eq!(due("a").await, None);
+    edit("a", Some(60), None, 260).await;
+    assert_eq!(due("a").await, Some(320));
+    assert_eq!(world.settle(320).await, ["a"]);
+}
+
+#[tokio::test]
+async fn a_job_that_is_due_leaves_the_queue_and_returns_if_the_clock_was_wrong() {
+    let world = World::new().await;
+    for id in ["a", "b"] {
+        world.add(&within(id, 100), 10).await;
+        world.run(async |tx, keys| lifetimes::set_aside(tx, keys, T, id, 100).await).await;
+        assert_eq!(world.get(id).await.state(), State::Pending);
+        world.run(async |tx, keys| lifetimes::set_aside(tx, keys, T, id, 5_000).await).await;
+        assert_eq!((world.get(id).await.state(), world.front("default").await), (State::Delayed, vec![]));
+    }
+    // The clock was right.
+    assert_eq!(world.settle(5_000).await, ["a", "b"]);
+    assert_eq!(world.get("a").await.state(), State::Failed);
+    // A row without its job goes.
+    world
+        .unchecked(async |tx, keys| Ok(tx.set(keys.lifetime_entry(7, T, "nobody"), bytes::Bytes::new())?))
+        .await
+        .unwrap();
+    assert_eq!(world.settle(5_000).await, ["nobody"]);
 }

@@ -219,6 +219,7 @@ impl Walk {
                     Claiming::Blocked(blocked) => {
                         assert!(!self.model.is_free(id), "{id} was blocked by {blocked:?}");
                     }
+                    Claiming::Due => unreachable!("no job must start within a time"),
                     Claiming::Gone => assert!(!self.model.0.contains_key(id), "{id} is pending"),
                     Claiming::NoRoom => panic!("there is room"),
                     Claiming::Limited(full) => panic!("nothing is limited: {full:?}"),

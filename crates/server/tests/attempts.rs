@@ -156,29 +156,41 @@ async fn the_terms_of_a_task_come_before_those_of_its_type_and_workers_may_decla
     let attempts = async |id: &str| job(&server, id).await["max_attempts"].clone();
     assert_eq!([attempts("plain").await, attempts("sent").await, attempts("resized").await], [4, 2, 4]);
 
-    // A worker that is deployed with other terms replaces those of its tasks, and nothing else.
+    // A worker that is deployed with other terms replaces those of earlier workers, and not what an operator has stated.
     let register = async |terms: Value| {
-        let body = json!({ "slots": 1, "name": "w", "tasks": ["send", "resize"], "task_terms": terms });
+        let body =
+            json!({ "slots": 1, "name": "w", "tasks": ["send", "resize", "crop"], "task_terms": terms });
         let registered = server.post("/v1/workers/t", &body).await;
         assert_eq!(registered.status, 201, "{}", registered.body);
         registered.body["worker"].as_str().unwrap().to_owned()
     };
-    let old = register(json!({ "send": { "max_attempts": 7 }, "resize": { "max_attempts": 1 } })).await;
-    assert_eq!([attempts("plain").await, attempts("sent").await, attempts("resized").await], [4, 7, 1]);
-    let new = register(json!({ "send": { "max_attempts": 8 }, "resize": { "max_attempts": 1 } })).await;
+    let crop = json!({ "max_attempts": 6 });
+    let old =
+        register(json!({ "send": { "max_attempts": 7 }, "resize": { "max_attempts": 1 }, "crop": crop }))
+            .await;
+    assert_eq!([attempts("plain").await, attempts("sent").await, attempts("resized").await], [4, 2, 1]);
+    let new =
+        register(json!({ "send": { "max_attempts": 2 }, "resize": { "max_attempts": 5 }, "crop": crop }))
+            .await;
+    assert_eq!([attempts("plain").await, attempts("sent").await, attempts("resized").await], [4, 2, 5]);
     let stated = server.get("/v1/types/t").await.body;
-    assert_eq!(stated["terms"]["tasks"]["send"], json!({ "max_attempts": 8 }));
-    assert_eq!(stated["terms"]["timeout_ms"], 60_000);
+    let of_tasks = json!({ "crop": crop, "resize": { "max_attempts": 5 }, "send": { "max_attempts": 2 } });
+    assert_eq!((&stated["terms"]["tasks"], &stated["terms"]["timeout_ms"]), (&of_tasks, &json!(60_000)));
     let declared = &stated["declared"];
-    assert_eq!((&declared["send"]["worker"], &declared["resize"]["worker"]), (&json!(new), &json!(old)));
+    assert_eq!((&declared["resize"]["worker"], &declared["crop"]["worker"]), (&json!(new), &json!(old)));
+    assert!(declared.get("send").is_none(), "{declared}");
     let workers = server.get("/v1/workers?type=t").await.body;
     let other = |id: &str| {
         let all = workers["workers"].as_array().unwrap();
         all.iter().find(|worker| worker["id"] == id).unwrap().get("other_terms").cloned()
     };
-    assert_eq!((other(&old), other(&new)), (Some(json!(["send"])), None));
+    assert_eq!((other(&old), other(&new)), (Some(json!(["resize", "send"])), None));
     let page = server.request("GET", "/ui/workers").send().await.unwrap().text().await.unwrap();
     assert!(page.contains("States other terms than those that hold for "), "{page}");
+    // Stated again with a change elsewhere, it is still what that worker has declared.
+    let mut again = stated["terms"].clone();
+    again["timeout_ms"] = json!(70_000);
+    assert_eq!(server.put("/v1/types/t", &again).await.body["declared"], *declared);
 
     for (body, at) in [
         (json!({ "slots": 1, "task_terms": { "send": {} } }), "task_terms"),

@@ -536,7 +536,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "due_jobs_start",
         file: "crates/queue/src/claims.rs",
-        find: " || job.due_us.is_some_and(|due_us| due_us <= now_us)",
+        find: "    if job.due_us.is_some_and(|due_us| due_us <= now_us) {\n        return Ok(Claiming::Due);\n    }\n",
         replace: "",
         why: "A job starts after the time within which it must.",
     },

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::{Keyspace, Result, lifetimes};
+use turnwise_queue::lifetimes::{self, Due};
+use turnwise_queue::{Keyspace, Result};
 use turnwise_store::{Error, Store};
 
+use crate::record::is_passing;
 use crate::service::until_stopped;
 use crate::times::duration_us;
 
@@ -51,18 +53,31 @@ pub fn settle_lifetimes((store, keys): (Store, Keyspace), stop: CancellationToke
 async fn round(store: &Store, keys: &Keyspace) -> Result<()> {
     for _ in 0..MAX_BATCHES {
         let now_us = store.runtime().now_us();
-        let tx = store.begin().await?;
-        let due = lifetimes::due(&tx, keys, now_us, BATCH).await?;
+        let due = lifetimes::due(&store.begin().await?, keys, now_us, BATCH).await?;
         if due.is_empty() {
             return Ok(());
         }
-        lifetimes::settle(&tx, keys, &due, now_us).await?;
-        match tx.commit().await {
-            Ok(_) => {}
+        match settle(store, keys, &due, now_us).await {
+            Ok(()) => {}
             // Another server settles the same jobs, or a worker has claimed one of them.
-            Err(Error::Conflict) => return Ok(()),
-            Err(error) => return Err(error.into()),
+            Err(turnwise_queue::Error::Store(Error::Conflict)) => return Ok(()),
+            Err(error) if is_passing(&error) => return Err(error),
+            // One of them cannot be settled. It must not keep the others.
+            Err(_) => {
+                let mut failed = None;
+                for one in &due {
+                    failed = settle(store, keys, std::slice::from_ref(one), now_us).await.err().or(failed);
+                }
+                return failed.map_or(Ok(()), Err);
+            }
         }
     }
+    Ok(())
+}
+
+async fn settle(store: &Store, keys: &Keyspace, due: &[Due], now_us: i64) -> Result<()> {
+    let tx = store.begin().await?;
+    lifetimes::settle(&tx, keys, due, now_us).await?;
+    tx.commit().await?;
     Ok(())
 }

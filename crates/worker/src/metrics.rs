@@ -224,10 +224,13 @@ impl TypeMetrics {
     }
 }
 
+/// A name, and its value.
+type Named<V> = (Box<str>, V);
+
 /// A table that only grows, up to `most` names.
 #[derive(Debug)]
 struct Table<V> {
-    places: Box<[OnceLock<(Box<str>, V)>]>,
+    places: Vec<OnceLock<Named<V>>>,
     names: Counter,
     most: usize,
 }

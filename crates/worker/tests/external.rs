@@ -608,3 +608,22 @@ async fn slots_out_of_bounds_are_refused() {
         assert!(matches!(refused, Err(Error::Invalid { field: "slots", .. })), "{refused:?}");
     }
 }
+
+#[tokio::test]
+async fn jobs_that_have_not_started_in_time_hide_no_others() {
+    let world = World::new();
+    let external = external(&world);
+    let worker = join(&external, 1).await;
+    for n in 0..300 {
+        let new = NewJob::new(T, &format!("late {n:03}"), json("{}"))
+            .with(|spec| spec.lifetime.start_within_us = Some(1_000_000));
+        let now_us = turnwise_store::Runtime::now_us(&*world.clock);
+        world.run(async |tx, keys| jobs::add(tx, keys, &new, now_us).await).await;
+    }
+    world.clock.advance(Duration::from_secs(5));
+    world.add("fresh").await;
+    // No server has ended them yet.
+    assert_eq!(ids(&accept(&external, &worker, 0, 1).await), ["fresh"]);
+    let late = world.get("late 000").await.unwrap();
+    assert_eq!((late.state(), late.attempts), (State::Delayed, 0));
+}

@@ -89,7 +89,7 @@ async fn run_times_are_learnt_per_task_and_a_tenant_has_one_account_for_all() {
     let worker = start(&world, 1, &[]).await;
     for n in 0..RUNS {
         for (task, seconds) in [(Some("short"), 2), (Some("long"), 30), (None, 7)] {
-            let new = &NewJob::new(T, &*format!("{n}-{seconds}"), json("{}"))
+            let new = &NewJob::new(T, &format!("{n}-{seconds}"), json("{}"))
                 .with(|spec| (spec.tenant, spec.task) = ("a".into(), task.map(str::to_owned)));
             let (keys, now_us) = (&world.keys, turnwise_store::Runtime::now_us(&*world.clock));
             world.store.transact(|tx| async move { jobs::add(&tx, keys, new, now_us).await }).await.unwrap();

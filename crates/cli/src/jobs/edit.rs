@@ -18,7 +18,7 @@ Examples:
   turnwise jobs edit mail mail-17 --delay 0s              # a job in its backoff starts now
   turnwise jobs edit mail mail-17 --reset backoff,timeout_ms
 
-Its type, id, tenant, user, task, dependencies, locks and reasons cannot be changed.";
+Its type, id, tenant, user, task, tags, dependencies, locks and reasons cannot be changed.";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -60,7 +60,8 @@ pub(crate) struct Args {
     /// How long its record is kept after its end
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     keep: Option<Duration>,
-    /// Members that the job states no more, so that what its type states applies
+    /// Members that become what they are for a job that states nothing: terms follow from its task and type again, options and summary are empty, the
+    /// priority is 0, and the wait for a time ends
     #[arg(long, value_name = "MEMBER,…", value_delimiter = ',')]
     #[arg(value_parser = ["options", "summary", "priority", "not_before_us", "max_attempts", "backoff", "jitter", "on_lost", "max_snoozes", "timeout_ms", "heartbeat_timeout_ms", "start_within_ms", "keep_ms"])]
     reset: Vec<String>,

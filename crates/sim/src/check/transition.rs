@@ -176,6 +176,15 @@ impl Checker {
                 let heard = old.unmet() > new.unmet() && old.order_us() == new.order_us();
                 ensure(by(&[OpKind::Add]) || heard, ALLOWED, story)
             }
+            // A pass sets it aside.
+            (State::Pending, State::Delayed)
+                if !change.is_by_client()
+                    && old.due_us.is_some_and(|due_us| commit.clock_us() >= due_us)
+                    && old.due_us == new.due_us
+                    && old.history == new.history =>
+            {
+                Ok(())
+            }
             (State::Pending | State::Crashing, State::Delayed) => {
                 ensure(by(&[OpKind::Add]) && new.unmet() > 0, ALLOWED, story)
             }

@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use turnwise_queue::claims::{self, Answer, Report};
 use turnwise_queue::deadlines::{self, Due, Over};
 use turnwise_queue::tasks::{KnownTasks, check_known};
-use turnwise_queue::types::{self, digest};
+use turnwise_queue::types::{self, DeclaredBy, digest};
 use turnwise_queue::workers::{Removal, RunSummary};
 use turnwise_queue::{Claim, Error, Job, Keyspace, Mode, Result, RunKey, StatedTerms, jobs, workers};
 use turnwise_store::Store;
@@ -177,7 +177,8 @@ impl External {
                             .collect(),
                         ..workers::Worker::new(&id, &options.node, started_us, *slots)
                     };
-                    types::declare(&tx, keys, job_type, &id, task_terms, started_us).await?;
+                    let by = DeclaredBy { worker: id, by: registered_by.clone() };
+                    types::declare(&tx, keys, job_type, task_terms, &by, started_us).await?;
                     workers::register(&tx, keys, job_type, &worker)?;
                     Ok(worker)
                 })

@@ -9,7 +9,7 @@ use turnwise_policy::schedule::{Decision, HoldReason, Verdict};
 use turnwise_queue::claims::{self, Claiming};
 use turnwise_queue::concurrency::{self, Tally};
 use turnwise_queue::jobs::PREFETCHED;
-use turnwise_queue::{Claim, Job, Result, jobs, locks, tenants, types};
+use turnwise_queue::{Claim, Job, Result, jobs, lifetimes, locks, tenants, types};
 
 use super::view::View;
 use super::{CLAIM_BATCH, Claimant, Context, Numbers};
@@ -235,6 +235,12 @@ impl<'a> Claims<'a> {
                 Tried::Refused
             }
             Claiming::Gone => Tried::Refused,
+            Claiming::Due => {
+                // The jobs behind it must not wait until it has ended.
+                self.filtered = true;
+                lifetimes::set_aside(tx, keys, job_type, id, now_us).await?;
+                Tried::Refused
+            }
             Claiming::Blocked(_) => Tried::Blocked,
             Claiming::NoRoom => Tried::NoRoom,
         })

@@ -110,7 +110,7 @@ fn shown(mut times: Vec<Duration>) -> String {
 
 fn wanted(order: Order, state: Option<&str>) -> Wanted {
     let states = state.map(|state| [state.to_owned()].into());
-    Wanted { order, types: None, states, tenants: None, class: None, ids: None }
+    Wanted { order, types: None, states, tenants: None, class: None, tags: None, ids: None }
 }
 
 #[tokio::main]
