@@ -20,8 +20,8 @@ pub struct Cors {
     pub max_age_s: u32,
 }
 
-/// The methods and headers of preflights by default: those of CouchDB, and `PATCH`.
-const METHODS: &str = "CONNECT,COPY,DELETE,GET,HEAD,OPTIONS,PATCH,POST,PUT,TRACE";
+/// The methods and headers of preflights by default, as in CouchDB.
+const METHODS: &str = "CONNECT,COPY,DELETE,GET,HEAD,OPTIONS,POST,PUT,TRACE";
 const HEADERS: &str = "accept,accept-language,authorization,content-length,content-range,content-type,destination,expires,if-match,\
     last-modified,origin,pragma,x-couch-full-commit,x-couch-id,x-couch-persist,x-couchdb-www-authenticate,\
     x-http-method-override,x-requested-with,x-couchdb-vhost-path";

@@ -132,7 +132,7 @@ pub(crate) async fn await_start(
     set(tx, keys, job, due_us)
 }
 
-/// States anew when a job fails whose terms have changed from these, or whose start time has changed, if it waits for its first start.
+/// States anew when a job fails: if its terms have changed from these, or if its start time has changed and it waits for its first start.
 pub(crate) async fn changed(
     tx: &Transaction,
     keys: &Keyspace,
@@ -141,8 +141,13 @@ pub(crate) async fn changed(
     from_us: i64,
     now_us: i64,
 ) -> Result<()> {
-    let waits = job.due_us.is_some() || job.awaits_start();
-    match waits && (is_moved || job.lifetime.start_within_us != before.start_within_us) {
+    let may_expire = !matches!(
+        job.place,
+        Place::Active(_) | Place::Ended(_) | Place::Crashing { .. } | Place::Parked { .. }
+    );
+    let is_stated = job.lifetime.start_within_us != before.start_within_us;
+    let waits = is_stated || is_moved && (job.due_us.is_some() || job.awaits_start());
+    match may_expire && waits {
         true => await_start(tx, keys, job, from_us, now_us).await,
         false => Ok(()),
     }

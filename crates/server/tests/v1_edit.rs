@@ -65,9 +65,7 @@ async fn an_edit_of_a_stale_version_changes_nothing() {
     let change = json!({"summary": {"n": 1}});
     let second = patch(&server, Some(&first), &change).await.header("etag").to_owned();
     let before = server.get(JOB).await.body;
-    for stale in
-        [first.clone(), "\"x\"".to_owned(), format!("W/{second}"), second.replace('"', ""), String::new()]
-    {
+    for stale in [first.clone(), "\"x\"".to_owned(), second.replace('"', ""), String::new()] {
         let refused = patch(&server, Some(&stale), &json!({"summary": {"n": 2}})).await;
         assert_eq!(refused.error(), (412, "stale"), "{stale}: {}", refused.body);
     }
@@ -75,6 +73,9 @@ async fn an_edit_of_a_stale_version_changes_nothing() {
     for current in [format!("{first}, {second}"), "*".to_owned()] {
         assert_eq!(patch(&server, Some(&current), &change).await.status, 200, "{current}");
     }
+    // As a gateway that compresses answers passes them on.
+    let weak = format!("W/{}", server.get(JOB).await.header("etag"));
+    assert_eq!(patch(&server, Some(&weak), &change).await.status, 200);
     let third = server.get(JOB).await.header("etag").to_owned();
     server.put(&format!("{JOB}/priority"), &json!({"priority": 3})).await;
     assert_eq!(patch(&server, Some(&third), &change).await.status, 412, "any change counts");
@@ -85,7 +86,7 @@ async fn what_cannot_be_edited_says_why() {
     let server = TestServer::start().await;
     server.hide("t", &["/token"]).await;
     server.post("/v1/jobs/t", &json!({"id": "a", "options": {"token": "hunter2"}})).await;
-    for name in ["type", "id", "tenant", "user", "task", "after", "locks", "reason", "if_exists"] {
+    for name in ["type", "id", "tenant", "user", "task", "tags", "after", "locks", "reason", "if_exists"] {
         let refused = patch(&server, None, &json!({name: "x"})).await;
         assert_eq!(refused.error(), (400, "bad_request"));
         assert_eq!(refused.body["reason"], format!("{name}: cannot be changed"));
