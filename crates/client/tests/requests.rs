@@ -150,7 +150,7 @@ async fn a_list_continues_to_the_last_page_across_empty_pages() {
     assert_eq!(first.path, "/v1/jobs?state=failed&tenant=a%26b&tag=eu&limit=2");
     first.answer(200, &json!({ "jobs": [], "next": "mail/x y" }));
     let second = fake.next().await;
-    assert_eq!(second.path, "/v1/jobs?state=failed&tenant=a%26b&limit=2&after=mail%2Fx+y");
+    assert_eq!(second.path, "/v1/jobs?state=failed&tenant=a%26b&tag=eu&limit=2&after=mail%2Fx+y");
     second.answer(200, &json!({ "jobs": [job("a", "failed"), job("b", "failed")] }));
     assert_eq!(reading.await.unwrap(), ["a", "b"]);
     assert!(fake.is_idle());

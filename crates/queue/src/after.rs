@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 
 use crate::error::{Error, Result};
-use crate::spec::{MAX_ID_BYTES, MAX_TYPE_BYTES, check_name};
+use crate::names::check_name;
+use crate::spec::{MAX_ID_BYTES, MAX_TYPE_BYTES};
 
 /// The most dependencies of one job.
 pub const MAX_AFTER: usize = 100;

@@ -22,8 +22,9 @@ use turnwise_store::Transaction;
 use crate::encoding::{decode, encode};
 use crate::job::EventKind;
 use crate::keyspace::behind;
+use crate::names::check_name;
 use crate::selection::{Page, Position, Selection};
-use crate::spec::{check_name, check_priority};
+use crate::spec::check_priority;
 use crate::{Error, Job, Keyspace, Place, Result, State, Then, jobs, reads};
 
 /// Longest id of an operation, in bytes.

@@ -24,10 +24,10 @@ use crate::rows::{decode, encode, read_active, read_active_info, read_job, write
 use crate::spec::check_size;
 use crate::transition::place_from;
 use crate::transition::{self, move_to};
-use crate::types::TermsOfType;
+use crate::type_terms::TermsOfType;
 use crate::{
     Active, Claim, Context, Error, EventKind, Job, JobResult, Keyspace, LogLine, MAX_INFO_BYTES, Mode,
-    Parked, Result, RunError, RunKey, State, Terms, Then, dependencies, events, jobs, lifetimes, output,
+    Parked, Result, RunError, RunKey, State, Terms, Then, dependencies, events, jobs, lifetime_rows, output,
     parking, reads,
 };
 
@@ -178,7 +178,7 @@ pub enum Claiming {
     },
     /// It is no longer pending: another worker claimed it, or a client changed it.
     Gone,
-    /// It has not started in time ([`lifetimes::set_aside`]). Nothing was written.
+    /// It has not started in time ([`crate::lifetimes::set_aside`]). Nothing was written.
     Due,
     /// A lock that it wants is not free. It stays pending and nothing was written: the caller may claim the next job.
     Blocked(Box<Blocked>),
@@ -605,7 +605,7 @@ async fn conclude(context: Context<'_>, job: &mut Job, run: &Run, kind: &EventKi
             output::clear_result(tx, keys, job)?;
             let Next { unmet, not_before_us, .. } = run.next;
             move_to(tx, keys, job, place_from(unmet, Some(not_before_us), now_us))?;
-            lifetimes::await_start(tx, keys, job, not_before_us, now_us).await?;
+            lifetime_rows::await_start(tx, keys, job, not_before_us, now_us).await?;
         }
         (Some(end), _) => {
             // If the job was added again after the request to stop, and that was refused, the refusal is the reason.

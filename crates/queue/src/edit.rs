@@ -18,7 +18,7 @@ use crate::place::{Holder, Place};
 use crate::rows::write_job;
 use crate::spec::check_priority;
 use crate::transition::{self, move_to};
-use crate::{Job, JobSpec, Keyspace, Result, events, filters, lifetimes};
+use crate::{Job, JobSpec, Keyspace, Result, events, filters, lifetime_rows};
 
 /// An edit of a job.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ pub async fn edit(
     let before = (job.lifetime, start_us.is_some());
     let from_us = start_us.unwrap_or_else(|| job.order_us());
     (job.spec, job.priority) = (spec, priority);
-    lifetimes::changed(tx, keys, job, before, from_us, now_us).await?;
+    lifetime_rows::changed(tx, keys, job, before, from_us, now_us).await?;
     if let Some(options) = &options {
         set_options(tx, keys, job, options)?;
     }

@@ -20,10 +20,10 @@ use turnwise_store::Transaction;
 use crate::encoding::hex;
 use crate::jobs::refuse;
 use crate::keyspace::behind;
+use crate::names::check_name;
 use crate::place::{Holder, Place};
 use crate::reads;
 use crate::rows::{decode, encode, read_job, read_pending, write_job};
-use crate::spec::check_name;
 use crate::transition::{self, move_to};
 use crate::{Error, Job, Keyspace, Result};
 

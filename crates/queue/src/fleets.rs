@@ -9,8 +9,8 @@ use serde_json::Value;
 use turnwise_store::Transaction;
 
 use crate::encoding::{decode, encode};
+use crate::names::check_name;
 use crate::reads;
-use crate::spec::check_name;
 use crate::{Error, Keyspace, Result};
 
 /// The most fleets of a store.

@@ -21,7 +21,7 @@ use crate::spec::check_priority;
 use crate::transition::{self, move_to, place_from};
 pub use crate::types_with_jobs::types_after;
 use crate::{
-    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, events, lifetimes,
+    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, events, lifetime_rows,
     output, read_pieces, read_small_pieces, reads, tags, write_pieces,
 };
 
@@ -176,7 +176,7 @@ async fn add_to_waiting(
         false => change_in_place(tx, keys, job, new)?,
     }
     set_options(tx, keys, job, &new.options)?;
-    lifetimes::changed(tx, keys, job, (before, false), now_us, now_us).await?;
+    lifetime_rows::changed(tx, keys, job, (before, false), now_us, now_us).await?;
     if !leaves {
         return Ok(Added::AlreadyWaiting);
     }
@@ -202,7 +202,7 @@ async fn add_to_waiting(
 async fn begin(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob, now_us: i64) -> Result<Added> {
     output::clear_result(tx, keys, job)?;
     job.begin(now_us);
-    lifetimes::await_start(tx, keys, job, new.not_before_us.unwrap_or(now_us), now_us).await?;
+    lifetime_rows::await_start(tx, keys, job, new.not_before_us.unwrap_or(now_us), now_us).await?;
     let unmet = match dependencies::enter(tx, keys, job, &new.after, now_us).await? {
         Entry::Refused(reason) => {
             events::happened(tx, keys, job, &EventKind::Added, State::Pending, now_us)?;
@@ -546,7 +546,7 @@ pub async fn rerun(
     }
     transition::leave(tx, keys, &job)?;
     job.begin(now_us);
-    lifetimes::await_start(tx, keys, &mut job, now_us, now_us).await?;
+    lifetime_rows::await_start(tx, keys, &mut job, now_us, now_us).await?;
     transition::enter(tx, keys, &mut job, Place::pending(now_us))?;
     events::happened(tx, keys, &job, &EventKind::Added, job.state(), now_us)?;
     write_job(tx, keys, &job)?;
@@ -639,7 +639,7 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str)
 
 /// Clears a job's record and options, and the row of its place. A run must have ended.
 pub(crate) fn erase(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
-    lifetimes::clear(tx, keys, job)?;
+    lifetime_rows::clear(tx, keys, job)?;
     transition::leave(tx, keys, job)?;
     events::removed(tx, keys, job)?;
     tags::clear(tx, keys, job)?;

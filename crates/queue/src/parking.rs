@@ -20,10 +20,11 @@ use turnwise_store::{Isolation, Transaction};
 use crate::claims::Park;
 use crate::job::Parked;
 use crate::keyspace::{KeyRange, behind};
+use crate::names::check_name;
 use crate::place::Place;
 use crate::reads;
 use crate::rows::{decode, encode, read_job, write_job};
-use crate::spec::{MAX_ID_BYTES, MAX_NAME_BYTES, check_name};
+use crate::spec::{MAX_ID_BYTES, MAX_NAME_BYTES};
 use crate::transition::{clear_parked, move_to};
 use crate::{Job, Keyspace, Result};
 

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use turnwise_store::Transaction;
 
 use crate::error::Error;
-use crate::{Job, Keyspace, Result, jobs, types};
+use crate::{Job, Keyspace, Result, jobs, type_terms};
 
 /// What stands for a hidden member.
 pub const HIDDEN: &str = "*****";
@@ -50,10 +50,10 @@ impl Secrets {
 
     /// Those of the jobs of a type.
     pub async fn of_type(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Secrets> {
-        if types::is_of_server(job_type) {
+        if type_terms::is_of_server(job_type) {
             return Ok(Secrets::all());
         }
-        let stated = types::stated(tx, keys, job_type).await?;
+        let stated = type_terms::stated(tx, keys, job_type).await?;
         Ok(stated.map(|terms| Secrets::new(&terms.secrets)).unwrap_or_default())
     }
 

@@ -12,6 +12,7 @@ use crate::after::{self, After};
 use crate::error::{Error, Result};
 use crate::lifetime::Lifetime;
 use crate::locks::MAX_LOCKS_BYTES;
+use crate::names::{check_name, check_tag, check_task};
 use crate::terms::{Retry, StatedTerms, Terms};
 use crate::timeouts::Timeouts;
 use crate::trace::TraceContext;
@@ -22,12 +23,8 @@ pub const MAX_TYPE_BYTES: usize = 64;
 pub const MAX_ID_BYTES: usize = 512;
 /// Longest tenant or user name, in bytes.
 pub const MAX_NAME_BYTES: usize = 512;
-/// Longest name of a task, in bytes.
-pub const MAX_TASK_BYTES: usize = 64;
 /// The most tags of a job.
 pub const MAX_TAGS: usize = 16;
-/// Longest tag, in bytes.
-pub const MAX_TAG_BYTES: usize = 64;
 /// Largest options, in bytes. Large options are stored in pieces, so that no value exceeds the store's limit.
 pub const MAX_OPTIONS_BYTES: usize = 4 << 20;
 /// Largest summary, info or result, in bytes. A record has all three (36 kB), inline options (8 kB), tags (1 kB), and a history of 23 kB
@@ -257,37 +254,6 @@ pub(crate) fn check_priority(priority: i8) -> Result<()> {
     }
     let problem = format!("must be from {MIN_PRIORITY} (first) to {MAX_PRIORITY} (last)");
     Err(Error::Invalid { field: "priority", problem })
-}
-
-pub(crate) fn check_task(task: &str) -> Result<()> {
-    check_name("task", task, MAX_TASK_BYTES)
-}
-
-/// Whether a word may be a tag. Conditions name such words without quotes.
-///
-/// # Errors
-/// `Invalid` with the field.
-pub fn check_tag(field: &'static str, tag: &str) -> Result<()> {
-    check_name(field, tag, MAX_TAG_BYTES)?;
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "_-.:/@+".contains(c);
-    if tag.chars().all(is_allowed) {
-        return Ok(());
-    }
-    Err(Error::Invalid {
-        field,
-        problem: "may have letters a to z and A to Z, digits and _ - . : / @ + only".to_owned(),
-    })
-}
-
-pub(crate) fn check_name(field: &'static str, name: &str, limit: usize) -> Result<()> {
-    let problem = match name.len() {
-        0 => "must not be empty".to_owned(),
-        n if n > limit => format!("has {n} bytes; at most {limit} are allowed"),
-        // They would break the lines of logs and tables.
-        _ if name.contains(char::is_control) => "must not contain control characters".to_owned(),
-        _ => return Ok(()),
-    };
-    Err(Error::Invalid { field, problem })
 }
 
 /// Whether a declaration fits into a job's record.

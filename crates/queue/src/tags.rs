@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use turnwise_store::Transaction;
 
+pub use crate::names::{MAX_TAG_BYTES, check_tag};
 use crate::spec::JobSpec;
-pub use crate::spec::{MAX_TAG_BYTES, MAX_TAGS, check_tag};
+pub use crate::spec::MAX_TAGS;
 use crate::{Job, Keyspace, Result};
 
 impl Job {

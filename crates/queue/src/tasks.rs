@@ -14,8 +14,8 @@ use turnwise_store::Transaction;
 
 use crate::encoding::decode;
 use crate::error::{Error, Result};
-pub use crate::spec::MAX_TASK_BYTES;
-use crate::spec::check_task;
+pub use crate::names::MAX_TASK_BYTES;
+use crate::names::check_task;
 use crate::{Keyspace, reads};
 
 /// The most tasks of a worker.

@@ -6,8 +6,7 @@ use turnwise_policy::contention::hash;
 
 use crate::error::{Error, Result};
 use crate::lifetime::Lifetime;
-use crate::output::MAX_CLASS_BYTES;
-use crate::spec::check_name;
+use crate::names::{MAX_CLASS_BYTES, check_name};
 use crate::timeouts::Timeouts;
 
 /// The most snoozes of a job that states no other number. After them, the job fails.

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::job::{Hidden, Job};
 use crate::keyspace::Keyspace;
 use crate::lifetime::Lifetime;
-use crate::lifetimes;
+use crate::lifetime_rows;
 use crate::locks::{pending_value, unreserve};
 use crate::parked::Parked;
 use crate::place::Place;
@@ -71,10 +71,10 @@ pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place)
 fn write_row(tx: &Transaction, keys: &Keyspace, job: &mut Job, lifetime: Lifetime, to: Place) -> Result<()> {
     job.place = to;
     match &job.place {
-        Place::Active(_) => lifetimes::set(tx, keys, job, None)?,
+        Place::Active(_) => lifetime_rows::set(tx, keys, job, None)?,
         Place::Ended(_) => {
             let removed_us = lifetime.keep_us.map(|keep_us| job.changed_us.saturating_add(keep_us));
-            lifetimes::set(tx, keys, job, removed_us)?;
+            lifetime_rows::set(tx, keys, job, removed_us)?;
         }
         _ => {}
     }

@@ -1,167 +1,48 @@
 //! The types of jobs, and what is stated of all jobs of a type.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use turnwise_policy::contention::hash;
-use turnwise_store::{Isolation, Transaction};
+use turnwise_store::Transaction;
 
 use crate::encoding::{decode, encode};
 use crate::error::{Error, Result};
 use crate::filters;
 use crate::keyspace::Keyspace;
-use crate::lifetime::Lifetime;
+use crate::names::check_task;
 use crate::reads;
 use crate::secrets;
-use crate::spec::check_task;
 use crate::tasks::MAX_TASKS;
-use crate::terms::{StatedTerms, Terms};
-use crate::webhooks;
+use crate::terms::StatedTerms;
+pub use crate::type_terms::{DeclaredBy, OF_SERVER, TaskTerms, TermsOfType, TypeTerms, is_of_server, stated};
 
 /// The most types of which something is stated.
 pub const MAX_STATED_TYPES: usize = 1_000;
-
-/// The types whose jobs the server runs itself.
-pub const OF_SERVER: [&str; 4] = ["command", "indexing", "replication", webhooks::JOB_TYPE];
-
-/// Whether the server itself runs jobs of this type.
-pub fn is_of_server(job_type: &str) -> bool {
-    OF_SERVER.contains(&job_type)
-}
 
 /// The most types of which something is stated, if workers declare it. Operators may state something of more.
 const MAX_DECLARED_TYPES: usize = MAX_STATED_TYPES / 2;
 /// The most bytes of what is stated of a type and its tasks. A claim reads it.
 const MAX_TERMS_BYTES: usize = 64 << 10;
 
-/// What is stated of the jobs of a type. It holds from their next start on.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TypeTerms {
-    /// The terms of all its jobs.
-    #[serde(flatten)]
-    pub terms: StatedTerms,
-    /// The terms of the jobs of some tasks, by task.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub tasks: BTreeMap<String, TaskTerms>,
-    /// Pointers to the members of their options that no one but their workers sees ([`crate::secrets`]).
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub secrets: Vec<String>,
-    /// Who wrote this; `None` on a server without identities.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub by: Option<String>,
-    /// When it was written, in µs.
-    pub changed_us: i64,
-}
-
-/// What is stated of the jobs of a task.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TaskTerms {
-    /// The terms.
-    #[serde(flatten)]
-    pub terms: StatedTerms,
-    /// Who declared this; `None` if it was written with the type's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub declared: Option<DeclaredBy>,
-    /// When it was written, in µs.
-    pub changed_us: i64,
-}
-
-/// A worker that has declared terms when it registered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeclaredBy {
-    /// Its id.
-    pub worker: String,
-    /// The identity that registered it; `None` on a server without identities.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by: Option<String>,
-}
-
-impl TypeTerms {
-    /// What holds for the jobs of a task that state nothing, over the settings. Not how long they are kept by what is stated of the
-    /// type: retention removes all jobs of the type by that.
-    #[must_use]
-    pub fn over(&self, task: Option<&str>, settings: &Terms) -> Terms {
-        let mut of_type = self.terms.over(settings);
-        of_type.lifetime.keep_us = settings.lifetime.keep_us;
-        match self.of_task(task) {
-            Some(of_task) => of_task.over(&of_type),
-            None => of_type,
-        }
+fn check(terms: &TypeTerms) -> Result<()> {
+    terms.terms.check()?;
+    secrets::check(&terms.secrets)?;
+    if terms.tasks.len() > MAX_TASKS {
+        let problem = format!("has {} tasks; at most {MAX_TASKS} are allowed", terms.tasks.len());
+        return Err(Error::Invalid { field: "tasks", problem });
     }
-
-    /// The terms of a task, if there are some.
-    pub fn of_task(&self, task: Option<&str>) -> Option<&StatedTerms> {
-        self.tasks.get(task?).map(|of_task| &of_task.terms)
+    for (task, of_task) in &terms.tasks {
+        check_task(task)?;
+        of_task.terms.check()?;
     }
-
-    /// The times of the jobs of a task that state none.
-    pub(crate) fn lifetime(&self, task: Option<&str>) -> Lifetime {
-        let of_task = self.of_task(task).map(|terms| terms.lifetime).unwrap_or_default();
-        of_task.or(self.terms.lifetime)
+    let bytes = encode(terms).len();
+    if bytes > MAX_TERMS_BYTES {
+        let problem =
+            format!("are {bytes} bytes with those of the type; at most {MAX_TERMS_BYTES} are allowed");
+        return Err(Error::Invalid { field: "tasks", problem });
     }
-
-    /// The attempts of the jobs of a task that state none, if they are stated, and where.
-    pub fn max_attempts(&self, task: Option<&str>) -> Option<(u32, &'static str)> {
-        let of_task = self.of_task(task).and_then(|terms| terms.max_attempts);
-        let of_task = of_task.map(|most| (most, "its task"));
-        of_task.or(self.terms.max_attempts.map(|most| (most, "its type")))
-    }
-
-    fn check(&self) -> Result<()> {
-        self.terms.check()?;
-        secrets::check(&self.secrets)?;
-        if self.tasks.len() > MAX_TASKS {
-            let problem = format!("has {} tasks; at most {MAX_TASKS} are allowed", self.tasks.len());
-            return Err(Error::Invalid { field: "tasks", problem });
-        }
-        for (task, TaskTerms { terms, .. }) in &self.tasks {
-            check_task(task)?;
-            terms.check()?;
-        }
-        let bytes = encode(self).len();
-        if bytes > MAX_TERMS_BYTES {
-            let problem =
-                format!("are {bytes} bytes with those of the type; at most {MAX_TERMS_BYTES} are allowed");
-            return Err(Error::Invalid { field: "tasks", problem });
-        }
-        Ok(())
-    }
-}
-
-/// What is stated of a type, if anything is. A transaction reads it once. Adds no read conflict: a change holds from the next start on.
-pub async fn stated(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Option<TypeTerms>> {
-    let row = keys.type_terms(job_type);
-    tx.prefetch([row.clone()]).await?;
-    let value = tx.get_with(&row, Isolation::Snapshot).await?;
-    value.map(|value| decode("terms of a type", &value)).transpose()
-}
-
-/// What holds for the jobs of a type that state nothing.
-pub struct TermsOfType<'a> {
-    /// What is stated of the type.
-    pub stated: Option<TypeTerms>,
-    /// What holds where nothing is stated.
-    pub settings: &'a Terms,
-}
-
-impl<'a> From<&'a Terms> for TermsOfType<'a> {
-    fn from(settings: &'a Terms) -> Self {
-        TermsOfType { stated: None, settings }
-    }
-}
-
-impl TermsOfType<'_> {
-    /// What holds for the jobs of a task.
-    pub fn of(&self, task: Option<&str>) -> Cow<'_, Terms> {
-        match &self.stated {
-            Some(stated) => Cow::Owned(stated.over(task, self.settings)),
-            None => Cow::Borrowed(self.settings),
-        }
-    }
+    Ok(())
 }
 
 /// A number that differs for terms that differ.
@@ -230,7 +111,7 @@ pub async fn declare(
 /// # Errors
 /// `Invalid` for a wrong value, and if something is stated of too many types.
 pub async fn put_terms(tx: &Transaction, keys: &Keyspace, job_type: &str, terms: &TypeTerms) -> Result<()> {
-    terms.check()?;
+    check(terms)?;
     if secrets_of(tx, keys, job_type).await? != terms.secrets {
         filters::ask_again(tx, keys).await?;
     }

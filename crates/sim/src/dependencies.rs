@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
-use turnwise_queue::{Job, State, Then};
+use turnwise_queue::{EventKind, Job, State, Then};
 
 use crate::broken::{Broken, ensure, in_words};
 use crate::ledger::{Did, Executions, JobKey, Op, OpKind};
@@ -226,6 +226,11 @@ impl Dependencies {
             self.refused.remove(key);
             return Ok(false);
         };
+        // It had to start within a time, and waits for nothing any more.
+        if job.history.first().is_some_and(|event| event.kind == EventKind::Expired) {
+            self.waits.remove(key);
+            return Ok(false);
+        }
         let none = BTreeMap::new();
         let waits = self.waits.get(key).unwrap_or(&none);
         let story = || {

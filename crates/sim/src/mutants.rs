@@ -241,9 +241,9 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "own_waits_ignored",
-        file: "crates/queue/src/spec.rs",
-        find: "waits: backoff.clone().or_else(|| of_type.waits.clone()),",
-        replace: "waits: backoff.clone().and(None).or_else(|| of_type.waits.clone()),",
+        file: "crates/queue/src/terms.rs",
+        find: "waits: backoff.clone().or_else(|| others.waits.clone()),",
+        replace: "waits: backoff.clone().and(None).or_else(|| others.waits.clone()),",
         why: "A job waits as its type says, and not as it says itself.",
     },
     Mutant {
@@ -543,7 +543,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "started_jobs_expire",
         file: "crates/queue/src/transition.rs",
-        find: "        Place::Active(_) => lifetimes::set(tx, keys, job, None)?,\n",
+        find: "        Place::Active(_) => lifetime_rows::set(tx, keys, job, None)?,\n",
         replace: "",
         why: "A job that has started in time fails because it has not.",
     },

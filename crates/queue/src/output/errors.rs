@@ -11,8 +11,7 @@ use crate::encoding::{decode, encode};
 use crate::job::{MAX_REASON_BYTES, bounded_reason};
 use crate::{Job, Keyspace, Result, reads, reason_class};
 
-/// Longest class of an error, in bytes; longer ones are cut.
-pub const MAX_CLASS_BYTES: usize = 200;
+pub use crate::names::MAX_CLASS_BYTES;
 /// Longest message that is kept, in bytes; longer ones are cut.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 10;
 /// Longest trace that is kept, in bytes. Of longer ones, the middle is left out: languages differ in which end is the error's.

@@ -109,9 +109,9 @@ impl Checker {
             let adds = commit.writer.op.as_ref().is_some_and(|op| op.kind == OpKind::Add);
             return ensure(adds, ALLOWED, story);
         }
-        if !old.state().is_claimed()
-            && new.history.first().is_some_and(|event| event.kind == EventKind::Expired)
-        {
+        // Another node may clear the row that this one has cleared.
+        let expired = new.history.first().is_some_and(|event| event.kind == EventKind::Expired);
+        if expired && !old.state().is_claimed() && old.history != new.history {
             self.count_end(known, key);
             let is_over = old.due_us.is_some_and(|due_us| commit.clock_us() >= due_us);
             let by_node = commit.writer.op.is_none() && old.state() != new.state();
@@ -125,6 +125,13 @@ impl Checker {
         let in_time =
             !starts || old.due_us.is_none_or(|due_us| new.started_us.is_some_and(|at_us| at_us < due_us));
         ensure(in_time && (!starts || new.due_us.is_none()), "no job starts too late", story)?;
+        // A pass sets aside a job that is due, perhaps one that it has just released.
+        let is_due = old.due_us.is_some_and(|due_us| commit.clock_us() >= due_us) && old.due_us == new.due_us;
+        let waits = |job: &Job| !job.state().is_claimed() && !job.state().is_final();
+        let is_aside = new.state() == State::Delayed && !is_kept(new) && new.unmet() == 0;
+        if is_due && waits(old) && is_aside && !change.is_by_client() && old.history == new.history {
+            return Ok(());
+        }
         // One commit may put the job back and take it out again. Its time may be the same as before if a clock was set back.
         let is_same = || differs_only(old, new, |_| {});
         if !change.is_by_client() && is_kept(new) && (is_moved(old, new) || is_same()) {
@@ -175,15 +182,6 @@ impl Checker {
             (State::Delayed, State::Delayed) => {
                 let heard = old.unmet() > new.unmet() && old.order_us() == new.order_us();
                 ensure(by(&[OpKind::Add]) || heard, ALLOWED, story)
-            }
-            // A pass sets it aside.
-            (State::Pending, State::Delayed)
-                if !change.is_by_client()
-                    && old.due_us.is_some_and(|due_us| commit.clock_us() >= due_us)
-                    && old.due_us == new.due_us
-                    && old.history == new.history =>
-            {
-                Ok(())
             }
             (State::Pending | State::Crashing, State::Delayed) => {
                 ensure(by(&[OpKind::Add]) && new.unmet() > 0, ALLOWED, story)
