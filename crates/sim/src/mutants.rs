@@ -51,13 +51,6 @@ pub const MUTANTS: &[Mutant] = &[
         why: "A worker that was removed still claims jobs and writes.",
     },
     Mutant {
-        name: "membership_read_without_conflict",
-        file: "crates/queue/src/claims.rs",
-        find: "    match tx.get(&keys.worker(job_type, worker)).await? {\n        Some(value) => membership(",
-        replace: "    match tx.get_with(&keys.worker(job_type, worker), turnwise_store::Isolation::Snapshot).await? {\n        Some(value) => membership(",
-        why: "A claim that is made while its worker is removed survives the removal.",
-    },
-    Mutant {
         name: "prefetched_read_without_conflict",
         file: "crates/store/src/transaction.rs",
         find: "            pending.note_read(key.clone(), value);\n",

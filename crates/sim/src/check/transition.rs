@@ -367,7 +367,10 @@ impl Checker {
             EventKind::Failed { .. } => new.state() == State::Failed,
             EventKind::Cancelled => new.state() == State::Cancelled,
             EventKind::Crashed { .. } => {
-                let wait_us = old.terms().wait_us(&old.id, new.crashes);
+                // What the job states itself comes first, whatever the record says of its run.
+                let mut terms = old.terms();
+                terms.waits = old.retry.backoff.clone().or(terms.waits);
+                let wait_us = terms.wait_us(&old.id, new.crashes);
                 new.state() == State::Crashing && new.order_us() == new.changed_us.saturating_add(wait_us)
             }
             EventKind::Snoozed => new.state() == State::Delayed,
