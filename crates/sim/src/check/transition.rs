@@ -367,10 +367,7 @@ impl Checker {
             EventKind::Failed { .. } => new.state() == State::Failed,
             EventKind::Cancelled => new.state() == State::Cancelled,
             EventKind::Crashed { .. } => {
-                // What the job states itself comes first, whatever the record says of its run.
-                let mut terms = old.terms();
-                terms.waits = old.retry.backoff.clone().or(terms.waits);
-                let wait_us = terms.wait_us(&old.id, new.crashes);
+                let wait_us = wait_us(old, new.crashes);
                 new.state() == State::Crashing && new.order_us() == new.changed_us.saturating_add(wait_us)
             }
             EventKind::Snoozed => new.state() == State::Delayed,
@@ -429,6 +426,13 @@ fn differs_only(old: &Job, new: &Job, change: impl FnOnce(&mut Job)) -> bool {
     let mut was = old.clone();
     change(&mut was);
     serde_json::to_vec(&was).ok() == serde_json::to_vec(new).ok()
+}
+
+/// How long a job waits after its crash. What it states itself comes first, whatever the record says of its run.
+fn wait_us(job: &Job, crashes: u32) -> i64 {
+    let mut terms = job.terms();
+    terms.waits = job.retry.backoff.clone().or(terms.waits);
+    terms.wait_us(&job.id, crashes)
 }
 
 /// Whether a job's attempts and snoozes have grown by what its run was. `counts` states whether a run that failed was an attempt.
