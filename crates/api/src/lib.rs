@@ -67,7 +67,7 @@ pub use self::catalogue::read as read_catalogue;
 pub use self::error::V1Error;
 pub use self::extract::JobPath;
 pub use self::quota::WaitingJobs;
-pub use self::stream::Sequence;
+pub use self::stream::{EVENTS, Sequence};
 pub use self::workers_of::RegisteredBy;
 
 /// The routes with their description.

@@ -65,7 +65,8 @@ pub(super) struct StreamParams {
     wait_ms: Option<u64>,
 }
 
-const EVENTS: &[&str] = &[
+/// The events, in the order of a job's life.
+pub const EVENTS: &[&str] = &[
     "added",
     "started",
     "stopped",
@@ -75,10 +76,10 @@ const EVENTS: &[&str] = &[
     "failed",
     "expired",
     "cancelled",
-    "removed",
     "edited",
     "held",
     "released",
+    "removed",
 ];
 const STATES: &[&str] =
     &["pending", "delayed", "running", "waiting", "crashing", "completed", "failed", "cancelled", "removed"];

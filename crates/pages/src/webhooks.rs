@@ -17,22 +17,6 @@ use super::visit::{Fields, Visit, job_link, link};
 use super::{layout, parts};
 
 const PATH: &str = "/ui/webhooks";
-/// The events, in the order of a job's life.
-const EVENTS: [&str; 13] = [
-    "added",
-    "started",
-    "stopped",
-    "crashed",
-    "snoozed",
-    "completed",
-    "failed",
-    "expired",
-    "cancelled",
-    "edited",
-    "held",
-    "released",
-    "removed",
-];
 
 pub(super) async fn page(visit: Visit) -> Result<Response> {
     show(&visit, &visit.query, None).await
@@ -137,7 +121,7 @@ fn form(fields: &Fields, edited: Option<&Webhook>, problem: Option<&Problem>) ->
                     html! { "Signs what is sent, and is never shown again. Empty: an existing webhook keeps its secret." }, about("secret").as_deref()))
                 fieldset {
                     legend { "Events" }
-                    @for event in EVENTS { div { label.check { input type="checkbox" name="event" value=(event) checked[checked(event)]; (event) } } }
+                    @for event in turnwise_api::EVENTS { div { label.check { input type="checkbox" name="event" value=(event) checked[checked(event)]; (event) } } }
                     p.quiet { "None chosen: all of them." }
                 }
                 div.pair {

@@ -283,29 +283,6 @@ async fn a_log_that_is_dropped_goes_on_with_its_numbers() {
     assert_eq!((page.first, page.next, page.lines[0].0), (120, 121, 120));
 }
 
-/// Before, the head of a log was among its lines.
-#[tokio::test]
-async fn the_log_of_an_older_release_is_read_and_goes_on() {
-    let world = World::new().await;
-    world.add("a").await;
-    let claim = world.start("a").await;
-    world.log("a", &claim, &[line("one"), line("two")]).await;
-    let (now, before) = (world.keys.log_head(T, "a"), world.keys.output_row(T, "a", "log", -1));
-    world
-        .run(async |tx, _| {
-            let head = tx.get(&now).await?.unwrap();
-            tx.clear(now.clone())?;
-            tx.set(before.clone(), head)?;
-            Ok(())
-        })
-        .await;
-    assert_eq!(world.lines("a", 0, 9).await.lines.len(), 2);
-    world.log("a", &claim, &[line("three")]).await;
-    let page = world.lines("a", 0, 9).await;
-    assert_eq!((page.next, page.lines[2].1.message.as_str()), (3, "three"));
-    assert_eq!(world.tx().await.get(&before).await.unwrap(), None);
-}
-
 #[tokio::test]
 async fn the_log_of_a_lost_run_stays() {
     let world = World::new().await;

@@ -12,7 +12,7 @@
 //! | `("options", type, id, n)` | n-th piece of options too large for the record (bytes) | with the record |
 //! | `("output", type, id, "error", n)` | the n-th error that the job has kept (JSON) ([`crate::output`]) | with the record |
 //! | `("output", type, id, "log", n)` | lines of its log, the first of which has this number (an array) | its worker |
-//! | `("logs", type, id)` | which lines its log has, their size, and the tenant (JSON; before, in `output` with the number -1) | with these lines |
+//! | `("logs", type, id)` | which lines its log has, their size, and the tenant (JSON) | with these lines |
 //! | `("output", type, id, "result", n)` | n-th piece of a result too large for the record (bytes) | with the record |
 //! | `("tags", type, tag, tenant, id)` | empty; a tag of the job ([`crate::tags`]) | with the record |
 //! | `("pending", type, tenant, priority, order, id)` | empty, or its locks (JSON); lowest priority (-20 to 19) first, then order (a time) | with it |

@@ -33,7 +33,7 @@ pub const MAX_LINES_AT_ONCE: usize = 1_000;
 /// The most lines of a row, and the most bytes unless it has one line only.
 const LINES_PER_ROW: usize = 50;
 const BYTES_PER_ROW: usize = 16 << 10;
-/// The number under which a head was a row of the log.
+/// The number that stands for the head among the rows of a log: its row is elsewhere.
 pub(crate) const HEAD: i64 = -1;
 
 /// How serious a line is.
@@ -88,26 +88,20 @@ struct Head {
     /// The size of the kept rows, in bytes.
     bytes: u64,
     /// The tenant of the job.
-    #[serde(default)]
     tenant: String,
     /// When the last line was appended, in µs.
-    #[serde(default)]
     at_us: i64,
 }
 
-/// The head of a job's log, and the key of its row: that of an older release, where there is no other.
+/// The head of a job's log.
 async fn head(
     tx: &Transaction,
     keys: &Keyspace,
     (job_type, id): (&str, &str),
     isolation: Isolation,
-) -> Result<Option<(Bytes, Head)>> {
-    for key in [keys.log_head(job_type, id), keys.output_row(job_type, id, LOG, HEAD)] {
-        if let Some(value) = tx.get_with(&key, isolation).await? {
-            return Ok(Some((key, decode("head of a log", &value)?)));
-        }
-    }
-    Ok(None)
+) -> Result<Option<Head>> {
+    let value = tx.get_with(&keys.log_head(job_type, id), isolation).await?;
+    value.map(|value| decode("head of a log", &value)).transpose()
 }
 
 /// Whether so many lines may be appended at once.
@@ -132,18 +126,9 @@ pub(crate) async fn append(
     if lines.is_empty() {
         return Ok(false);
     }
-    let head_row = keys.log_head(job_type, id);
     let known = head(tx, keys, (job_type, id), Isolation::Serializable).await?;
     let is_first = known.is_none();
-    let mut head = match known {
-        Some((key, head)) => {
-            if key != head_row {
-                tx.clear(key)?;
-            }
-            head
-        }
-        None => Head::default(),
-    };
+    let mut head = known.unwrap_or_default();
     (head.tenant, head.at_us) = (tenant.to_owned(), now_us);
     let before = (head.first, head.next);
     let stored: Vec<Bytes> = lines.iter().map(LogLine::bounded).collect();
@@ -169,7 +154,7 @@ pub(crate) async fn append(
     for (number, row) in rows {
         tx.set(row_of(keys, (job_type, id), number), row)?;
     }
-    tx.set(head_row, encode(&head))?;
+    tx.set(keys.log_head(job_type, id), encode(&head))?;
     Ok(is_first)
 }
 
@@ -268,7 +253,7 @@ pub async fn lines(
     limit: usize,
 ) -> Result<LogPage> {
     let known = head(tx, keys, (job_type, id), Isolation::Snapshot).await?;
-    let Some((_, Head { first, next, .. })) = known else { return Ok(LogPage::default()) };
+    let Some(Head { first, next, .. }) = known else { return Ok(LogPage::default()) };
     let mut page = LogPage { lines: Vec::new(), first, next };
     let from = from.max(first);
     if from >= next {

@@ -9,6 +9,7 @@ use turnwise_policy::schedule::{Decision, HoldReason, Verdict};
 use turnwise_queue::claims::{self, Claiming};
 use turnwise_queue::concurrency::{self, Tally};
 use turnwise_queue::jobs::PREFETCHED;
+use turnwise_queue::types::TermsOfType;
 use turnwise_queue::{Claim, Job, Result, jobs, lifetimes, locks, tenants, types};
 
 use super::view::View;
@@ -31,6 +32,8 @@ pub(super) struct Claims<'a> {
     filters: Option<FilterSet>,
     /// The number of running jobs in each bucket.
     tally: Tally,
+    /// The terms of the jobs, once there is one to claim.
+    terms: Option<TermsOfType<'a>>,
     /// Whether filters or concurrency limits have removed jobs.
     pub filtered: bool,
     pub claimed: Vec<(Job, Box<RawValue>)>,
@@ -78,6 +81,7 @@ impl<'a> Claims<'a> {
                 .load(context.tx, context.keys, context.claimant.job_type)
                 .await?,
             tally: Tally::of(context.claimant.tasks.clone()),
+            terms: None,
             filtered: false,
             claimed: Vec::new(),
             waits_us: Vec::new(),
@@ -210,10 +214,14 @@ impl<'a> Claims<'a> {
         };
         let claim = Claim { worker: worker.to_owned(), number };
         let levels = &queue.levels;
-        let terms = &types::TermsOfType {
-            stated: types::stated(tx, keys, job_type).await?,
-            settings: claimant.terms,
+        let terms = match self.terms.take() {
+            Some(terms) => terms,
+            None => {
+                let stated = types::stated(tx, keys, job_type).await?;
+                TermsOfType { stated, settings: claimant.terms }
+            }
         };
+        let terms = &*self.terms.insert(terms);
         let (tally, filter) = (&mut self.tally, filter.as_ref());
         let change = turnwise_queue::Context::new(tx, keys, job_type, now_us, max_history);
         let claiming = claims::claim_within(change, levels, tally, filter, terms, id, &claim).await?;
