@@ -11,7 +11,7 @@
 //! | `("jobs", type, id)` | the job record ([`crate::Job`]) | every writer, fenced by the claim while the job runs |
 //! | `("options", type, id, n)` | n-th piece of options too large for the record (bytes) | with the record |
 //! | `("output", type, id, "error", n)` | the n-th error that the job has kept (JSON) ([`crate::output`]) | with the record |
-//! | `("output", type, id, "log", n)` | lines of its log, the first of which has this number (an array) | its worker |
+//! | `("output", type, id, "log", n)` | lines of its log, the first of which has this number (an array, compressed) | its worker |
 //! | `("logs", type, id)` | which lines its log has, their size, and the tenant (JSON) | with these lines |
 //! | `("output", type, id, "result", n)` | n-th piece of a result too large for the record (bytes) | with the record |
 //! | `("tags", type, tag, tenant, id)` | empty; a tag of the job ([`crate::tags`]) | with the record |

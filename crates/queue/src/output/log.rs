@@ -1,14 +1,17 @@
 //! The lines that the runs of a job have logged.
 //!
 //! *Model.* Lines are numbered, from 0 on, through all runs of the job. A row holds up to [`LINES_PER_ROW`] of them, under the number of its
-//! first one. A head states which lines there are, so that lines are appended without reading any. The heads of all jobs are one range, so
+//! first one, compressed with LZ4 (lines repeat each other, and what they take is written to the disk twice). A head states which lines there are, so that lines are appended without reading any. The heads of all jobs are one range, so
 //! that the logs of a tenant are added up without reading jobs or lines.
 //!
-//! *Bounds.* A job keeps its last [`MAX_LOG_LINES`] lines or [`MAX_LOG_BYTES`]: the oldest rows go first, whole. So up to
+//! *Bounds.* A job keeps its last [`MAX_LOG_LINES`] lines or [`MAX_LOG_BYTES`], not compressed: the oldest rows go first, whole. So up to
 //! [`LINES_PER_ROW`] lines fewer may be left. What the jobs of a tenant keep together is bounded from outside ([`log_sizes`], [`drop_lines`]): a
 //! counter that each append changed would make all jobs of a tenant conflict.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
+use lz4_flex::block::{compress_prepend_size, decompress, uncompressed_size};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use turnwise_store::key::successor;
@@ -30,9 +33,13 @@ pub const MAX_LOG_BYTES: u64 = 256 << 10;
 pub const MAX_LINE_BYTES: usize = 8 << 10;
 /// The most lines that are appended at once: no more than are kept.
 pub const MAX_LINES_AT_ONCE: usize = 1_000;
-/// The most lines of a row, and the most bytes unless it has one line only.
+/// The most lines of a row, and its most bytes as JSON.
 const LINES_PER_ROW: usize = 50;
 const BYTES_PER_ROW: usize = 16 << 10;
+/// A row that begins with this byte has its length, and itself compressed. Others are JSON.
+const COMPRESSED: u8 = 1;
+/// What a row is called in an error.
+const LINES: &str = "lines of a log";
 /// The number that stands for the head among the rows of a log: its row is elsewhere.
 pub(crate) const HEAD: i64 = -1;
 
@@ -141,9 +148,9 @@ pub(crate) async fn append(
             bytes <= BYTES_PER_ROW
         });
         let (of_row, others) = rest.split_at(fitting.count().max(1));
-        let row: Bytes = [b"[".as_slice(), &of_row.join(b",".as_slice()), b"]"].concat().into();
+        let row = [b"[".as_slice(), &of_row.join(b",".as_slice()), b"]"].concat();
         head.bytes += row.len() as u64;
-        rows.push((head.next, row));
+        rows.push((head.next, compressed(row)));
         head.next += of_row.len() as u64;
         rest = others;
     }
@@ -177,7 +184,7 @@ async fn drop_oldest(
         for (n, (_, value)) in stored.iter().enumerate().take(LINES_PER_ROW) {
             if is_full(head) {
                 head.first = numbers.get(n + 1).copied().unwrap_or(next);
-                head.bytes = head.bytes.saturating_sub(value.len() as u64);
+                head.bytes = head.bytes.saturating_sub(json(value)?.len() as u64);
             }
         }
         if stored.is_empty() {
@@ -193,11 +200,28 @@ async fn drop_oldest(
             break;
         }
         head.first = rows.get(n + 1).map_or(head.next, |(number, _)| *number);
-        head.bytes = head.bytes.saturating_sub(row.len() as u64);
+        head.bytes = head.bytes.saturating_sub(json(row)?.len() as u64);
         dropped = n + 1;
     }
     rows.drain(..dropped);
     Ok(())
+}
+
+/// The value of a row of lines.
+fn compressed(row: Vec<u8>) -> Bytes {
+    let mut value = vec![COMPRESSED];
+    value.extend(compress_prepend_size(&row));
+    if value.len() < row.len() { value.into() } else { row.into() }
+}
+
+/// The lines of a row, as JSON.
+fn json(value: &[u8]) -> Result<Cow<'_, [u8]>> {
+    let Some(rest) = value.strip_prefix(&[COMPRESSED]) else { return Ok(Cow::Borrowed(value)) };
+    let (length, rest) = uncompressed_size(rest).map_err(|error| corrupt(LINES, error))?;
+    if length > BYTES_PER_ROW {
+        return Err(corrupt(LINES, format!("they state {length} bytes")));
+    }
+    decompress(rest, length).map(Cow::Owned).map_err(|error| corrupt(LINES, error))
 }
 
 /// The number of the first line of a row.
@@ -268,7 +292,7 @@ pub async fn lines(
         let rows = reads::rows(tx, (begin, end.clone()), LINES_PER_ROW).await?;
         for (key, value) in &rows {
             let number = number_of(keys, key)?;
-            let of_row: Vec<LogLine> = decode("lines of a log", value)?;
+            let of_row: Vec<LogLine> = decode(LINES, &json(value)?)?;
             let numbered = (number..).zip(of_row);
             page.lines.extend(numbered.filter(|(number, _)| *number >= from));
             if page.lines.len() >= limit {

@@ -14,10 +14,11 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use redb::StorageBackend;
 
-use super::disk::{Disk, DiskFile, at, damage};
+use super::disk::{Disk, DiskFile, PIECE_BYTES, at, damage};
 use crate::sync::{Mutex, RwLock};
 use crate::{Error, Result};
 
@@ -40,6 +41,8 @@ const NEVER_WRITTEN: u32 = 0;
 pub(super) struct Pages {
     rows: DiskFile,
     sums: Sums,
+    /// About how many bytes were written to `rows` since its last sync.
+    unsynced: AtomicUsize,
     /// The first failure since it was opened. The storage crate refuses everything after it.
     failed: Mutex<Option<Error>>,
 }
@@ -59,7 +62,7 @@ impl Pages {
         };
         let (rows, file) = (new(rows)?, new(sums)?);
         let sums = Sums { file, table: RwLock::default(), dirty: Mutex::default() };
-        Ok(Arc::new(Pages { rows, sums, failed: Mutex::default() }))
+        Ok(Arc::new(Pages { rows, sums, unsynced: AtomicUsize::new(0), failed: Mutex::default() }))
     }
 
     /// Opens the files of a store for reading, and for writing if `write`.
@@ -71,7 +74,7 @@ impl Pages {
         let mut table: Vec<u32> = bytes.chunks_exact(SUM_BYTES).map(sum).collect();
         table.resize(count(&rows).map_err(|error| at(rows.path(), &error))?, NEVER_WRITTEN);
         let sums = Sums { file, table: RwLock::new(table), dirty: Mutex::default() };
-        Ok(Arc::new(Pages { rows, sums, failed: Mutex::default() }))
+        Ok(Arc::new(Pages { rows, sums, unsynced: AtomicUsize::new(0), failed: Mutex::default() }))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -135,6 +138,11 @@ impl Pages {
 
     fn write_summed(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.rows.write_at(data, offset)?;
+        let written = self.unsynced.fetch_add(data.len(), Relaxed) + data.len();
+        if written >= PIECE_BYTES {
+            self.unsynced.store(0, Relaxed);
+            self.rows.sync()?;
+        }
         let mut table = self.sums.table.write();
         for (n, page) in whole_pages(offset, data)? {
             if n >= table.len() {

@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 
-use super::disk::{Disk, DiskFile, DiskFolder, at, damage};
+use super::disk::{Disk, DiskFile, DiskFolder, PIECE_BYTES, at, damage};
 use crate::{Error, Result};
 
 /// A row to set, or a key to remove if the value is `None`.
@@ -303,12 +303,14 @@ fn plain_bytes(rows: &[u8]) -> u64 {
     (HEADER_BYTES + rows.len()).next_multiple_of(ALIGNMENT) as u64
 }
 
+/// Writes zeros, in [pieces](super::disk::PIECE_BYTES) that are brought to the disk one by one.
 fn write_zeros(file: &DiskFile, begin: u64, end: u64) -> io::Result<()> {
-    let zeros = vec![0; GROWTH_BYTES.min(end.saturating_sub(begin)) as usize];
+    let zeros = vec![0; PIECE_BYTES];
     let mut from = begin;
     while from < end {
-        let bytes = (end - from).min(GROWTH_BYTES);
+        let bytes = (end - from).min(PIECE_BYTES as u64);
         file.write_at(&zeros[..bytes as usize], from)?;
+        file.sync()?;
         from += bytes;
     }
     Ok(())

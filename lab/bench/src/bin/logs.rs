@@ -21,7 +21,7 @@ const ACCEPT: usize = 200;
 const SENDERS: usize = 4;
 /// The time between two jobs whose dispatch is measured.
 const INTERVAL: Duration = Duration::from_millis(5);
-/// The time between two heartbeats of the worker whose jobs log.
+/// The time between two heartbeats of a worker.
 const HEARTBEAT: Duration = Duration::from_secs(3);
 /// The number of jobs that are measured alone.
 const ALONE: usize = 2_000;
@@ -119,14 +119,18 @@ async fn dispatch(port: u16, name: &str, most: usize, done: impl Fn() -> bool) -
     let worker = tokio::spawn(async move {
         let mut connection = Connection::open(port).await;
         let worker = register(&mut connection, "quick", 10).await;
-        let path = format!("/v1/workers/quick/{worker}/accept");
+        let (path, mut heartbeat) = (format!("/v1/workers/quick/{worker}"), Instant::now());
         let (mut received, mut ends, mut times) = (0, Vec::<Value>::new(), Vec::new());
         let mut known = std::collections::BTreeMap::new();
         loop {
             let body =
                 json!({ "received": received, "limit": 10, "wait_ms": 100, "ends": { "finish": ends } });
-            let accepted: Accepted = connection.post(&path, &body.to_string()).await;
+            let accepted: Accepted = connection.post(&format!("{path}/accept"), &body.to_string()).await;
             let now = Instant::now();
+            if now.duration_since(heartbeat) > HEARTBEAT {
+                heartbeat = now;
+                let serde::de::IgnoredAny = connection.post(&format!("{path}/ping"), "{}").await;
+            }
             while let Ok((id, at)) = added.try_recv() {
                 known.insert(id, at);
             }
