@@ -34,7 +34,7 @@ use turnwise_protocol::MAX_WAIT_MS;
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::output::{DEFAULT_MAX_ERRORS, DEFAULT_MAX_RESULT_BYTES};
 use turnwise_queue::webhooks;
-use turnwise_queue::{DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_HISTORY, MAX_INFO_BYTES};
+use turnwise_queue::{DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_HISTORY, MAX_INFO_BYTES, Terms};
 use turnwise_replicator::Defaults;
 use turnwise_replicator::multiplex::Mode;
 use turnwise_replicator::ownership::Periods;
@@ -250,7 +250,7 @@ impl Default for Jobs {
             max_errors: DEFAULT_MAX_ERRORS,
             max_result_bytes: DEFAULT_MAX_RESULT_BYTES,
             tenant_log_bytes: DEFAULT_TENANT_LOG_BYTES,
-            backoff: backoff::Rules { base_us: 1_000_000, max_exponent: 12, ..backoff::Rules::default() },
+            backoff: Terms::usual().backoff,
             on_lost: OnLost::Count,
             max_attempts: DEFAULT_MAX_ATTEMPTS,
             timeouts: Arc::default(),

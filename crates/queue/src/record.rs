@@ -70,6 +70,8 @@ record! {
     reserved: Option<i64>, unless "Option::is_none";
     claim: Option<ShortClaim<'a>>, unless "Option::is_none";
     terms: Cow<'a, Terms>, unless "is_default";
+    /// The terms are [`Terms::usual`].
+    usual_terms: bool, unless "is_default";
     held: Option<Cow<'a, Held>>, unless "Option::is_none";
     waits: Option<Cow<'a, Waits>>, unless "Option::is_none";
     buckets: Cow<'a, [Bucket]>, unless "is_empty";
@@ -227,10 +229,12 @@ impl<'a> Record<'a> {
             Place::Active(run) => {
                 let Run { claim, terms, held, waits, buckets, cancel_requested, then, next } = &**run;
                 let Next { not_before_us, unmet, refused, locks } = next;
+                let usual_terms = *terms == *Terms::usual();
                 Record {
                     order_us: *not_before_us,
                     claim: Some(ShortClaim::of(claim)),
-                    terms: Cow::Borrowed(terms),
+                    terms: if usual_terms { Cow::default() } else { Cow::Borrowed(terms) },
+                    usual_terms,
                     held: held.as_ref().map(Cow::Borrowed),
                     waits: waits.as_ref().map(Cow::Borrowed),
                     buckets: Cow::Borrowed(buckets),
@@ -288,7 +292,7 @@ impl TryFrom<Record<'_>> for Job {
             },
             State::Running | State::Waiting => Place::Active(Box::new(Run {
                 claim: record.claim.ok_or("it is running, and has no claim")?.0.into_owned(),
-                terms: record.terms.into_owned(),
+                terms: if record.usual_terms { Terms::usual().clone() } else { record.terms.into_owned() },
                 held: record.held.map(Cow::into_owned),
                 waits: record.waits.map(Cow::into_owned),
                 buckets: record.buckets.into_owned(),
@@ -475,6 +479,15 @@ mod tests {
             assert_eq!(job.place, place);
             assert_eq!(written(&job), fields);
         }
+    }
+
+    #[test]
+    fn a_run_by_the_usual_terms_does_not_repeat_them() {
+        let fields =
+            record(json!({"state": "running", "claim": ["w", 4], "usual_terms": true, "options": null}));
+        let job: Job = serde_json::from_value(fields.clone()).unwrap();
+        assert_eq!(job.run().unwrap().terms, *Terms::usual());
+        assert_eq!(written(&job), fields);
     }
 
     #[test]

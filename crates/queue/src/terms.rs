@@ -1,5 +1,7 @@
 //! The terms of a run: what a job states of its attempts, and what holds for a run of it.
 
+use std::sync::LazyLock;
+
 use serde::{Deserialize, Serialize};
 use turnwise_policy::backoff::{self, OnLost, Waits, jittered_us};
 use turnwise_policy::contention::hash;
@@ -155,7 +157,20 @@ pub struct Terms {
     pub final_errors: Vec<String>,
 }
 
+/// The terms of a run of a job that states nothing, under the settings as they are by default.
+static USUAL: LazyLock<Terms> = LazyLock::new(|| Terms {
+    backoff: backoff::Rules { base_us: 1_000_000, max_exponent: 12, ..backoff::Rules::default() },
+    jitter: true,
+    max_attempts: Some(DEFAULT_MAX_ATTEMPTS),
+    ..Terms::default()
+});
+
 impl Terms {
+    /// Those of most runs: the records of these do not repeat them.
+    pub fn usual() -> &'static Terms {
+        &USUAL
+    }
+
     /// The wait of the job with this id after `crashes` consecutive crashes, in µs.
     pub fn wait_us(&self, id: &str, crashes: u32) -> i64 {
         let wait_us = match &self.waits {
