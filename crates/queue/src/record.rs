@@ -178,75 +178,70 @@ impl<'a> From<&'a Job> for Record<'a> {
     fn from(job: &'a Job) -> Self {
         let history = job.history.as_slice();
         let raw = |json: &'a Option<Box<RawValue>>| json.as_deref().map(Cow::Borrowed);
-        let fields = Record {
-            added_us: unless(Some(job.added_us), &latest_added(history)).flatten(),
-            started_us: unless(job.started_us, &latest_started(history)),
-            changed_us: unless(Some(job.changed_us), &latest_change(history)).flatten(),
-            awaited: job.awaited,
-            refused: job.refused.as_deref().map(Cow::Borrowed),
-            priority: job.priority,
-            sort_key: job.sort_key,
-            crashes: job.crashes,
-            attempts: job.attempts,
-            snoozes: job.snoozes,
-            due_us: job.due_us,
-            ended_claim: job.ended_claim.as_ref().map(ShortClaim::of),
-            history: Cow::Borrowed(history),
-            info: raw(&job.info),
-            result: raw(&job.result),
-            stored_result: job.stored_result.as_ref().map(Cow::Borrowed),
-            error_class: job.error_class.as_deref().map(Cow::Borrowed),
-            has_output: job.has_output,
-            options_changes: job.options_changes,
-            options: job.options.as_ref().map(|Hidden(options)| Cow::Borrowed(&**options)),
-            ..Record::new(job.state(), &job.spec)
-        };
-        fields.at(&job.place)
+        // Its fields are set in place: a record is large.
+        let mut record = Record::new(job.state(), &job.spec);
+        record.added_us = unless(Some(job.added_us), &latest_added(history)).flatten();
+        record.started_us = unless(job.started_us, &latest_started(history));
+        record.changed_us = unless(Some(job.changed_us), &latest_change(history)).flatten();
+        record.awaited = job.awaited;
+        record.refused = job.refused.as_deref().map(Cow::Borrowed);
+        record.priority = job.priority;
+        record.sort_key = job.sort_key;
+        record.crashes = job.crashes;
+        record.attempts = job.attempts;
+        record.snoozes = job.snoozes;
+        record.due_us = job.due_us;
+        record.ended_claim = job.ended_claim.as_ref().map(ShortClaim::of);
+        record.history = Cow::Borrowed(history);
+        record.info = raw(&job.info);
+        record.result = raw(&job.result);
+        record.stored_result = job.stored_result.as_ref().map(Cow::Borrowed);
+        record.error_class = job.error_class.as_deref().map(Cow::Borrowed);
+        record.has_output = job.has_output;
+        record.options_changes = job.options_changes;
+        record.options = job.options.as_ref().map(|Hidden(options)| Cow::Borrowed(&**options));
+        record.set_place(&job.place);
+        record
     }
 }
 
 impl<'a> Record<'a> {
-    /// The same job with the fields of a place. Fields of other places stay as they are.
-    fn at(self, place: &'a Place) -> Self {
-        let fields = Record { state: place.state(), ..self };
+    /// States the fields of a place, in a record that has those of none.
+    fn set_place(&mut self, place: &'a Place) {
         match place {
             Place::Pending { order_us, keyed, reserved } => {
-                Record { order_us: *order_us, keyed: *keyed, reserved: *reserved, ..fields }
+                (self.order_us, self.keyed, self.reserved) = (*order_us, *keyed, *reserved);
             }
-            Place::Delayed { until_us } | Place::Crashing { until_us } => {
-                Record { order_us: *until_us, ..fields }
-            }
+            Place::Delayed { until_us } | Place::Crashing { until_us } => self.order_us = *until_us,
             Place::Parked { until_us, at } => {
-                Record { order_us: *until_us, parked: Some(Cow::Borrowed(at)), ..fields }
+                (self.order_us, self.parked) = (*until_us, Some(Cow::Borrowed(at)));
             }
-            Place::Blocked { until_us, unmet } => Record { order_us: *until_us, unmet: *unmet, ..fields },
+            Place::Blocked { until_us, unmet } => (self.order_us, self.unmet) = (*until_us, *unmet),
             Place::Paused { order_us, filter } => {
-                Record { order_us: *order_us, paused: Some(Cow::Borrowed(filter)), ..fields }
+                (self.order_us, self.paused) = (*order_us, Some(Cow::Borrowed(filter)));
             }
             Place::Limited { order_us, limit } => {
-                Record { order_us: *order_us, limited: Some(Cow::Borrowed(limit)), ..fields }
+                (self.order_us, self.limited) = (*order_us, Some(Cow::Borrowed(limit)));
             }
             Place::Active(run) => {
                 let Run { claim, terms, held, waits, buckets, cancel_requested, then, next } = &**run;
                 let Next { not_before_us, unmet, refused, locks } = next;
-                let usual_terms = *terms == *Terms::usual();
-                Record {
-                    order_us: *not_before_us,
-                    claim: Some(ShortClaim::of(claim)),
-                    terms: if usual_terms { Cow::default() } else { Cow::Borrowed(terms) },
-                    usual_terms,
-                    held: held.as_ref().map(Cow::Borrowed),
-                    waits: waits.as_ref().map(Cow::Borrowed),
-                    buckets: Cow::Borrowed(buckets),
-                    cancel_requested: *cancel_requested,
-                    then: *then,
-                    unmet: *unmet,
-                    next_refused: refused.as_deref().map(Cow::Borrowed),
-                    next_locks: locks.as_ref().map(Cow::Borrowed),
-                    ..fields
+                self.order_us = *not_before_us;
+                self.claim = Some(ShortClaim::of(claim));
+                self.usual_terms = *terms == *Terms::usual();
+                if !self.usual_terms {
+                    self.terms = Cow::Borrowed(terms);
                 }
+                self.held = held.as_ref().map(Cow::Borrowed);
+                self.waits = waits.as_ref().map(Cow::Borrowed);
+                self.buckets = Cow::Borrowed(buckets);
+                self.cancel_requested = *cancel_requested;
+                self.then = *then;
+                self.unmet = *unmet;
+                self.next_refused = refused.as_deref().map(Cow::Borrowed);
+                self.next_locks = locks.as_ref().map(Cow::Borrowed);
             }
-            Place::Ended(_) => fields,
+            Place::Ended(_) => {}
         }
     }
 
