@@ -113,7 +113,7 @@ async fn expire(tx: &Transaction, keys: &Keyspace, mut job: Job, now_us: i64) ->
     job.error_class = Some(EXPIRED.to_owned());
     move_to(tx, keys, &mut job, Place::Ended(End::Failed))?;
     events::happened(tx, keys, &job, &EventKind::Expired, job.state(), now_us)?;
-    schedules::job_ended(tx, keys, &job, End::Failed, now_us).await?;
+    schedules::job_ended(tx, keys, &job, Some(End::Failed), now_us).await?;
     dependencies::settle_ended(tx, keys, &mut job, DependencyEnd::Failed, now_us).await?;
     write_job(tx, keys, &job)
 }

@@ -1,8 +1,8 @@
 //! Fires schedules.
 //!
-//! *Model.* Every server sleeps until the next schedule is due, or until a client changes one. It reads those that are due and fires them, some per transaction, and several
-//! transactions at the same time. No server leads: two that fire the same schedules conflict, and the one that fails looks again, from another place of
-//! the index on. With nothing due, a server does nothing.
+//! *Model.* Every server sleeps until the next schedule is due, or until a client changes one. It reads those that are due and fires them, some per
+//! transaction, and several transactions at the same time. No server leads: two that fire the same schedules conflict, and the one that fails looks
+//! again, from another place of the index on. With nothing due, a server does nothing.
 //!
 //! *Zone data.* A next instant was computed with the zone data of the server that wrote it. A server that starts with other data computes it again.
 

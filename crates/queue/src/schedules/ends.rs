@@ -55,15 +55,17 @@ pub async fn ends(tx: &Transaction, keys: &Keyspace, name: &str) -> Result<(u32,
     Ok(ends.map(|ends| (ends.failures, ends.last_success)).unwrap_or_default())
 }
 
-/// Notes the end of a job, in the transaction that ends it. A job that no schedule has added costs nothing.
+/// Notes the end of a job, in the transaction that ends it. A job that no schedule has added costs nothing, and one that was cancelled
+/// has neither failed nor succeeded.
 pub(crate) async fn job_ended(
     tx: &Transaction,
     keys: &Keyspace,
     job: &Job,
-    end: End,
+    end: Option<End>,
     now_us: i64,
 ) -> Result<()> {
-    let Some(of) = job.schedule.as_ref().filter(|_| end != End::Cancelled) else { return Ok(()) };
+    let end = end.filter(|end| *end != End::Cancelled);
+    let Some((of, end)) = job.schedule.as_ref().zip(end) else { return Ok(()) };
     let Some(mut ends) = read(tx, keys, &of.name).await? else { return Ok(()) };
     if of.fired_us < ends.created_us {
         return Ok(());
