@@ -38,6 +38,7 @@ const PROGRAMS: &[(&str, Needs, &str)] = &[
     ("etcd", Needs::Etcd, "transactions on etcd"),
     ("admin", Needs::Nothing, "copy, check and dump of a store"),
     ("lists", Needs::Nothing, "pages of lists of jobs"),
+    ("logs", Needs::Turnwise, "dispatch of other jobs beside 1,000 jobs that log"),
     ("costs", Needs::Nothing, "processor time of adding, claiming and ending a job"),
     ("reschedule", Needs::Nothing, "one reschedule, one add and one claim among many pending jobs"),
     ("locking", Needs::Nothing, "passes among jobs that lock, by the length of the window"),

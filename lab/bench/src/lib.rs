@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 pub mod disk;
+pub mod http_client;
 pub mod server;
 
 /// The allocator of the shipped binary, for what runs within the benchmarks.

@@ -8,8 +8,8 @@ use turnwise_lab_bench::server::{self, Server};
 use turnwise_lab_bench::{missing_package, peers_folder};
 use turnwise_testkit::{CountingCollector, process};
 
-use crate::http_client::{CERTIFICATE, TOKEN};
 use crate::options::Options;
+use turnwise_lab_bench::http_client::{CERTIFICATE, TOKEN};
 
 /// A program that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

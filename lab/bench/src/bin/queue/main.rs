@@ -6,7 +6,6 @@
 
 mod backlog;
 mod contender;
-mod http_client;
 mod in_process;
 mod options;
 mod over_http;

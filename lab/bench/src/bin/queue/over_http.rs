@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
-use crate::http_client::Connection;
+use turnwise_lab_bench::http_client::Connection;
 
 /// The number of workers.
 const WORKERS: usize = 4;

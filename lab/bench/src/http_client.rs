@@ -43,6 +43,7 @@ fn tls(file: &str) -> TlsConnector {
 }
 
 impl Connection {
+    /// Connects to this loopback port.
     pub async fn open(port: u16) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("the server accepts connections");
         stream.set_nodelay(true).expect("a connected socket can be set");

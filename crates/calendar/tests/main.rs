@@ -1,0 +1,5 @@
+//! Fires of calendars.
+#![allow(clippy::unwrap_used)]
+
+mod examples;
+mod zones;
