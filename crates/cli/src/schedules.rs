@@ -10,11 +10,11 @@ use turnwise_client::protocol::{
 use turnwise_client::{AddJob, Client, NewJob};
 use turnwise_policy::timestamp::{parse_timestamp, timestamp};
 
+use crate::Failure;
 use crate::jobs::json;
 use crate::remote::{IdArgs, ServerArgs};
 use crate::table::PagesArgs;
 use crate::units::{ago, parse_duration, words};
-use crate::Failure;
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {

@@ -98,7 +98,15 @@ fn table(visit: &Visit, schedules: &[Schedule]) -> Markup {
     };
     parts::table(
         "Schedules",
-        head(&[Text("Schedule"), Text("Tenant"), Text("Type"), Text("When"), Text("Next"), Text("Last"), Actions]),
+        head(&[
+            Text("Schedule"),
+            Text("Tenant"),
+            Text("Type"),
+            Text("When"),
+            Text("Next"),
+            Text("Last"),
+            Actions,
+        ]),
         rows,
     )
 }
@@ -177,7 +185,8 @@ pub(super) async fn one(visit: Visit) -> Result<Response> {
     let name = visit.query.get("name").unwrap_or_default();
     check_schedule_name(name)?;
     let schedule = v1::one(app, caller, name).await?;
-    let next = v1::preview(app, &schedule.when, None, None).await.map(|preview| preview.fires).unwrap_or_default();
+    let next =
+        v1::preview(app, &schedule.when, None, None).await.map(|preview| preview.fires).unwrap_or_default();
     let main = html! {
         p.crumbs { a href=(PATH) { "Schedules" } }
         h1 { bdi { (schedule.name) } }
@@ -194,7 +203,9 @@ pub(super) async fn one(visit: Visit) -> Result<Response> {
 }
 
 fn facts(schedule: &Schedule, now_us: i64) -> Markup {
-    let named = |of: &[(Overlap, &'static str)]| of.iter().find(|(of, _)| *of == schedule.overlap).map(|(_, title)| *title);
+    let named = |of: &[(Overlap, &'static str)]| {
+        of.iter().find(|(of, _)| *of == schedule.overlap).map(|(_, title)| *title)
+    };
     html! {
         dl {
             dt { "When" } dd { (when(&schedule.when)) }
@@ -312,7 +323,8 @@ fn stated_when(fields: &Fields) -> Result<When> {
 
 /// The schedule that the form describes. The page has no other fields, and so the rest has its default.
 fn put(fields: &Fields) -> Result<PutSchedule> {
-    let options = fields.get("options").filter(|text| !text.trim().is_empty()).map(job_new::options).transpose()?;
+    let options =
+        fields.get("options").filter(|text| !text.trim().is_empty()).map(job_new::options).transpose()?;
     let job = AddJob { tenant: fields.get("tenant").map(str::to_owned), options, ..AddJob::default() };
     Ok(PutSchedule {
         when: stated_when(fields)?,
@@ -358,8 +370,12 @@ pub(super) async fn act(visit: Visit) -> Result<Response> {
             Ok(()) => Ok(redirect(&format!("{}&did=saved", schedule_link(name)))),
             Err(problem) => show(&visit, form, Some(&problem.correctable()?), None).await,
         },
-        Do::Pause => v1::pause(app, caller, name).await.map_err(Problem::from).and_then(|_| done("unscheduled")),
-        Do::Resume => v1::resume(app, caller, name).await.map_err(Problem::from).and_then(|_| done("scheduled")),
+        Do::Pause => {
+            v1::pause(app, caller, name).await.map_err(Problem::from).and_then(|_| done("unscheduled"))
+        }
+        Do::Resume => {
+            v1::resume(app, caller, name).await.map_err(Problem::from).and_then(|_| done("scheduled"))
+        }
         Do::Fire => v1::fire(app, caller, name).await.map_err(Problem::from).and_then(|_| done("fired")),
         Do::Remove if form.get("confirmed").is_some() => {
             v1::remove(app, caller, name).await?;

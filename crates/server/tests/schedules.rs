@@ -45,7 +45,10 @@ async fn each_fire_adds_a_job_that_knows_its_time_and_the_last_success() {
     let server = TestServer::start().await;
     let schedule = secondly(json!({"overlap": "allow", "note": "a test"}));
     let new = server.put("/v1/schedules/often", &schedule).await;
-    assert_eq!((new.status, &new.body["state"], &new.body["note"]), (201, &json!("active"), &json!("a test")));
+    assert_eq!(
+        (new.status, &new.body["state"], &new.body["note"]),
+        (201, &json!("active"), &json!("a test"))
+    );
     assert_eq!(server.put("/v1/schedules/often", &schedule).await.status, 200);
 
     let mut worker = ExternalWorker::register(&server, "t", 1).await;
@@ -81,7 +84,9 @@ async fn each_fire_adds_a_job_that_knows_its_time_and_the_last_success() {
 async fn an_overlapping_fire_is_skipped_and_shown_and_failures_pause() {
     let server = TestServer::start().await;
     put(&server, "often", &secondly(json!({"pause_after": 1}))).await;
-    let skips = |schedule: &Value| schedule["fires"].as_array().unwrap().iter().any(|fire| fire["outcome"] == "skipped");
+    let skips = |schedule: &Value| {
+        schedule["fires"].as_array().unwrap().iter().any(|fire| fire["outcome"] == "skipped")
+    };
     let schedule = server.poll("/v1/schedules/often", skips).await;
     assert_eq!(jobs(&server).await, 1, "{schedule}");
     let mut worker = ExternalWorker::register(&server, "t", 1).await;
@@ -112,7 +117,10 @@ async fn what_is_wrong_with_a_schedule_is_said_where_it_is_stated() {
         (json!({"job": {"type": "t", "delay_ms": 1}}), "job.delay_ms"),
         (json!({"job": {"type": "t", "after": [{"id": "a"}]}}), "job.after"),
         (json!({"job": {"type": "t", "priority": 20}}), "job.priority"),
-        (json!({"job": {"type": "replication", "options": {"target": "http://127.0.0.1:1/b"}}}), "job.options.source"),
+        (
+            json!({"job": {"type": "replication", "options": {"target": "http://127.0.0.1:1/b"}}}),
+            "job.options.source",
+        ),
         (
             json!({"job": {"type": "replication", "options": {"source": "http://127.0.0.1:1/a", "target": "http://127.0.0.1:1/b", "continuous": true}}}),
             "job.options.continuous",
@@ -139,7 +147,10 @@ async fn previews_mark_the_fires_that_a_change_of_clocks_moves() {
         let preview = server.post("/v1/schedule_preview", &body).await;
         assert_eq!(preview.status, 200, "{}", preview.body);
         let fires = preview.body["fires"].as_array().unwrap().clone();
-        fires.into_iter().map(|fire| (fire["local"].as_str().unwrap().to_owned(), fire["moved"].clone())).collect::<Vec<_>>()
+        fires
+            .into_iter()
+            .map(|fire| (fire["local"].as_str().unwrap().to_owned(), fire["moved"].clone()))
+            .collect::<Vec<_>>()
     };
     let fire = |local: &str, moved: Value| (local.to_owned(), moved);
     assert_eq!(
@@ -159,7 +170,8 @@ async fn previews_mark_the_fires_that_a_change_of_clocks_moves() {
         ]
     );
     put(&server, "nightly", &daily(json!({"when": {"cron": "30 2 * * *", "zone": "Europe/Berlin"}}))).await;
-    let stored = server.get(&format!("/v1/schedules/nightly/preview?count=1&after_us={BEFORE_SPRING_US}")).await.body;
+    let stored =
+        server.get(&format!("/v1/schedules/nightly/preview?count=1&after_us={BEFORE_SPRING_US}")).await.body;
     assert_eq!(stored["fires"][0]["moved"], "skipped", "{stored}");
 }
 
@@ -215,15 +227,29 @@ async fn a_schedule_belongs_to_its_tenant_and_an_operators_pause_to_operators() 
     let created = acme.put("/v1/schedules/a", &daily(json!({}))).await;
     assert_eq!((created.status, &created.body["tenant"]), (201, &json!("acme")), "{}", created.body);
     assert_eq!(reader.get("/v1/schedules/a").await.status, 200);
-    assert_eq!(reader.send("POST", "/v1/schedules/a/fire", Some(&json!({}))).await.error(), (403, "forbidden"));
-    assert_eq!(other.put("/v1/schedules/a", &daily(json!({}))).await.error(), (409, "conflict"), "the name is taken");
+    assert_eq!(
+        reader.send("POST", "/v1/schedules/a/fire", Some(&json!({}))).await.error(),
+        (403, "forbidden")
+    );
+    assert_eq!(
+        other.put("/v1/schedules/a", &daily(json!({}))).await.error(),
+        (409, "conflict"),
+        "the name is taken"
+    );
     let foreign = daily(json!({"job": {"type": "t", "tenant": "acme"}}));
     assert_eq!(other.put("/v1/schedules/b", &foreign).await.error(), (403, "forbidden"));
 
     assert_eq!(admin.post("/v1/schedules/a/pause", &json!({})).await.body["paused_by"], "operator");
     assert_eq!(acme.post("/v1/schedules/a/resume", &json!({})).await.error(), (403, "forbidden"));
-    assert_eq!(acme.put("/v1/schedules/a", &daily(json!({"paused": false}))).await.error(), (403, "forbidden"));
-    assert_eq!(acme.put("/v1/schedules/a", &daily(json!({}))).await.body["state"], "paused", "it stays paused");
+    assert_eq!(
+        acme.put("/v1/schedules/a", &daily(json!({"paused": false}))).await.error(),
+        (403, "forbidden")
+    );
+    assert_eq!(
+        acme.put("/v1/schedules/a", &daily(json!({}))).await.body["state"],
+        "paused",
+        "it stays paused"
+    );
     assert_eq!(admin.post("/v1/schedules/a/resume", &json!({})).await.body["state"], "active");
 
     assert_eq!(acme.put("/v1/schedules/c", &daily(json!({}))).await.status, 201);
@@ -232,20 +258,30 @@ async fn a_schedule_belongs_to_its_tenant_and_an_operators_pause_to_operators() 
     let page = acme.get("/v1/schedules?limit=1").await.body;
     assert_eq!((&page["schedules"][0]["name"], &page["next"]), (&json!("a"), &json!("a")), "{page}");
     let last = acme.get("/v1/schedules?limit=1&after=a").await.body;
-    assert_eq!((&last["schedules"][0]["name"], last["schedules"].as_array().unwrap().len()), (&json!("c"), 1), "{last}");
+    assert_eq!(
+        (&last["schedules"][0]["name"], last["schedules"].as_array().unwrap().len()),
+        (&json!("c"), 1),
+        "{last}"
+    );
 }
 
 #[tokio::test]
 async fn a_replication_is_scheduled_as_replicate_takes_it() {
     let server = TestServer::start().await;
-    let options = json!({"source": format!("http://jan:{SECRET}@127.0.0.1:1/a"), "target": "http://127.0.0.1:1/b"});
+    let options =
+        json!({"source": format!("http://jan:{SECRET}@127.0.0.1:1/a"), "target": "http://127.0.0.1:1/b"});
     let schedule = daily(json!({"job": {"type": "replication", "options": options, "tenant": "acme"}}));
     let shown = put(&server, "copy", &schedule).await;
     assert_eq!((&shown["tenant"], &shown["job"]["max_attempts"]), (&json!("acme"), &json!(10)), "{shown}");
     assert!(shown["job"].get("options").is_none(), "{shown}");
     let id = server.post_empty("/v1/schedules/copy/fire").await.body["job"].as_str().unwrap().to_owned();
     let job = server.get(&format!("/v1/jobs/replication/{id}")).await.body;
-    assert_eq!((&job["tenant"], &job["summary"]["target"]), (&json!("acme"), &json!("http://127.0.0.1:1/b/")), "{job}");
-    let crashes = |job: &Value| job["history"].as_array().unwrap().iter().any(|event| event["type"] == "crashed");
+    assert_eq!(
+        (&job["tenant"], &job["summary"]["target"]),
+        (&json!("acme"), &json!("http://127.0.0.1:1/b/")),
+        "{job}"
+    );
+    let crashes =
+        |job: &Value| job["history"].as_array().unwrap().iter().any(|event| event["type"] == "crashed");
     server.poll(&format!("/v1/jobs/replication/{id}"), crashes).await;
 }

@@ -86,8 +86,7 @@ async fn fill(admin: &As<'_>, tenant: &str, worker: &str) {
         "url": format!("http://127.0.0.1:1/{tenant}"), "secret": "0123456789abcdef", "tenant": tenant, "enabled": false
     });
     ok(admin, "PUT", &format!("/v1/webhooks/{tenant}"), &webhook).await;
-    let schedule =
-        json!({"when": {"every_ms": 86_400_000}, "note": tenant, "job": {"type": "t", "tenant": tenant, "tags": [tenant]}});
+    let schedule = json!({"when": {"every_ms": 86_400_000}, "note": tenant, "job": {"type": "t", "tenant": tenant, "tags": [tenant]}});
     ok(admin, "PUT", &format!("/v1/schedules/{tenant}"), &schedule).await;
     ok(admin, "PUT", &format!("/{tenant}/_replicator"), &Value::Null).await;
     let doc = json!({

@@ -382,7 +382,10 @@ async fn schedules_are_previewed_added_paused_fired_and_removed() {
         ]
     };
     let (status, page) = me.form("/ui/schedules", &schedule("61 * * * *", "preview")).await;
-    assert!(status == 400 && page.contains("value=\"61 * * * *\"") && page.contains("role=\"alert\""), "{page}");
+    assert!(
+        status == 400 && page.contains("value=\"61 * * * *\"") && page.contains("role=\"alert\""),
+        "{page}"
+    );
     // Of these days, one has a change of clocks.
     let page = me.done("/ui/schedules", &schedule("30 2 25-31 3,10 *", "preview")).await;
     assert!(page.contains("the clocks skip its time") || page.contains("the clocks are set back"), "{page}");
@@ -392,7 +395,8 @@ async fn schedules_are_previewed_added_paused_fired_and_removed() {
     let shown = server.get("/v1/schedules/%3Ci%3Enight").await.body;
     assert_eq!([&shown["job"]["options"], &shown["note"]], [&json!({"to": "jan"}), &json!("a & b")]);
 
-    let act = async |wanted: &'static str| me.done("/ui/schedules", &[("name", "<i>night"), ("do", wanted)]).await;
+    let act =
+        async |wanted: &'static str| me.done("/ui/schedules", &[("name", "<i>night"), ("do", wanted)]).await;
     assert!(act("pause").await.contains("paused"));
     assert!(act("resume").await.contains("It fires from now on."));
     assert!(act("fire").await.contains("A job was added."));

@@ -15,8 +15,8 @@ use turnwise_command::JOB_TYPE as COMMAND;
 use turnwise_protocol::schedules::check_schedule_name;
 use turnwise_protocol::{
     Backfill, Backfilled, DEFAULT_PREVIEW, FiredSchedule, IfExists, MAX_BACKFILL, MAX_PREVIEW, MAX_TIME_US,
-    Nothing, PreviewSchedule, PutSchedule, RemovedSchedule, RunSchedule, Schedule, SchedulePreview, Schedules, When,
-    codes, names,
+    Nothing, PreviewSchedule, PutSchedule, RemovedSchedule, RunSchedule, Schedule, SchedulePreview,
+    Schedules, When, codes, names,
 };
 use turnwise_queue::schedules::{self as rows, PausedBy, Put};
 use turnwise_queue::{Job, NewJob};
@@ -84,10 +84,9 @@ async fn fireable(app: &App, caller: &Caller, tx: &Transaction, name: &str) -> R
 /// Refuses to resume what an operator has paused.
 fn check_resumable(caller: &Caller, schedule: &rows::Schedule) -> Result<()> {
     match &schedule.paused {
-        Some(paused) if paused.by == PausedBy::Operator && !caller.operates() => Err(V1Error::forbidden(
-            "an operator has paused this schedule",
-            "ask an operator to resume it",
-        )),
+        Some(paused) if paused.by == PausedBy::Operator && !caller.operates() => {
+            Err(V1Error::forbidden("an operator has paused this schedule", "ask an operator to resume it"))
+        }
         _ => Ok(()),
     }
 }
@@ -202,9 +201,7 @@ pub async fn list(
         Common,
     ),
 )]
-pub(super) async fn get_schedule(
-    Call { app, caller, path }: Call<SchedulePath>,
-) -> Result<Shown<Schedule>> {
+pub(super) async fn get_schedule(Call { app, caller, path }: Call<SchedulePath>) -> Result<Shown<Schedule>> {
     one(&app, &caller, &path.schedule).await.map(Shown)
 }
 
@@ -476,7 +473,9 @@ pub async fn backfill(app: &App, caller: &Caller, name: &str, request: Backfill)
     while let Some(from) = from_us {
         let some = app.store.transact(|tx| async move {
             fireable(app, caller, &tx, name).await?;
-            Ok::<_, V1Error>(rows::backfill(&tx, &app.keys, name, (from, to_us - 1), MAX_BACKFILL, now_us).await?)
+            Ok::<_, V1Error>(
+                rows::backfill(&tx, &app.keys, name, (from, to_us - 1), MAX_BACKFILL, now_us).await?,
+            )
         });
         let some = some.await?;
         added += some.added.len() as u64;

@@ -45,7 +45,11 @@ impl Wanted<'_> {
         let jitter_ms = put.jitter_ms.unwrap_or(0);
         let jitter_us = match i64::try_from(jitter_ms) {
             Ok(ms) if jitter_ms <= MAX_JITTER_MS => ms * 1_000,
-            _ => return Err(V1Error::out_of_bounds(format!("jitter_ms: must be from 0 to {MAX_JITTER_MS} (a day)"))),
+            _ => {
+                return Err(V1Error::out_of_bounds(format!(
+                    "jitter_ms: must be from 0 to {MAX_JITTER_MS} (a day)"
+                )));
+            }
         };
         for (name, number, most) in
             [("most_missed", put.most_missed, MAX_MISSED), ("pause_after", put.pause_after, MAX_FAILURES)]
@@ -138,9 +142,8 @@ pub(super) fn calendar(when: &When) -> Result<Calendar> {
     let When { cron, zone, every_ms, offset_ms, dates_us, from_us, until_us } = when;
     // Numbers out of bounds are refused by the check.
     let us = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000);
-    let belongs = |member: &str, to: &str| {
-        V1Error::bad(format!("when.{member}: belongs to `{to}`"), "leave it out")
-    };
+    let belongs =
+        |member: &str, to: &str| V1Error::bad(format!("when.{member}: belongs to `{to}`"), "leave it out");
     let stored = match (cron, every_ms, dates_us.is_empty()) {
         (Some(expression), None, true) => Stored::Cron {
             expression: expression.clone(),

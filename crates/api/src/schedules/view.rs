@@ -112,9 +112,11 @@ fn when(Calendar { when, from_us, until_us }: Calendar) -> When {
     let bounds = When { from_us, until_us, ..When::default() };
     match when {
         Stored::Cron { expression, zone } => When { cron: Some(expression), zone: Some(zone), ..bounds },
-        Stored::Every { every_us, offset_us } => {
-            When { every_ms: ms(Some(every_us)), offset_ms: ms(Some(offset_us).filter(|us| *us > 0)), ..bounds }
-        }
+        Stored::Every { every_us, offset_us } => When {
+            every_ms: ms(Some(every_us)),
+            offset_ms: ms(Some(offset_us).filter(|us| *us > 0)),
+            ..bounds
+        },
         Stored::Dates(dates_us) => When { dates_us, ..bounds },
     }
 }
