@@ -81,6 +81,28 @@ fn dates_fire_in_order_and_once() {
 }
 
 #[test]
+fn the_last_fire_of_a_time_is_found_without_those_before_it() {
+    let (from, to) = (us("2026-01-01T00:00:00Z"), us("2026-12-24T18:00:01.5Z"));
+    for calendar in
+        [cron("* * * * * *", "UTC"), cron("30 2 * * *", "Europe/Berlin"), cron("0 0 29 2 *", "UTC")]
+    {
+        let last = calendar.last(from, to);
+        assert_eq!(last.as_ref().and_then(|last| calendar.last(from, last.at_us)), last);
+        match last {
+            Some(last) => {
+                assert!(last.at_us <= to && calendar.next(last.at_us).is_none_or(|next| next.at_us > to));
+                assert_eq!(calendar.next(last.at_us - 1), Some(last));
+            }
+            None => assert!(calendar.next(from).is_none_or(|next| next.at_us > to)),
+        }
+    }
+    let calendar = cron("* * * * * *", "UTC");
+    assert_eq!(calendar.last(from, to).map(|last| last.at_us), Some(us("2026-12-24T18:00:01Z")));
+    assert_eq!(calendar.last(from, from), None);
+    assert_eq!(calendar.last(from, from + SECOND).map(|last| last.at_us), Some(from + SECOND));
+}
+
+#[test]
 fn what_cannot_fire_is_refused_with_its_field() {
     let now = us("2026-11-29T00:00:00Z");
     let field = |calendar: &Calendar| calendar.check(now).unwrap_err().field;

@@ -28,7 +28,7 @@ use crate::type_terms::TermsOfType;
 use crate::{
     Active, Claim, Context, Error, EventKind, Job, JobResult, Keyspace, LogLine, MAX_INFO_BYTES, Mode,
     Parked, Result, RunError, RunKey, State, Terms, Then, dependencies, events, jobs, lifetime_rows, output,
-    parking, reads,
+    parking, reads, schedules,
 };
 
 /// The result of [`release_due`].
@@ -547,6 +547,9 @@ pub async fn end_with(
     job.record(now_us, kind.clone(), kept.history);
     if run.then == Then::Remove {
         events::happened(tx, keys, &job, &kind, state_after(&kind), now_us)?;
+        if let Some(end) = end_of(&kind) {
+            schedules::job_ended(tx, keys, &job, end, now_us).await?;
+        }
         let outcome = end_of(&kind).map_or(DependencyEnd::Removed, End::outcome);
         dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
         erase(tx, keys, &job)?;
@@ -624,6 +627,7 @@ async fn conclude(context: Context<'_>, job: &mut Job, run: &Run, kind: &EventKi
         events::happened(tx, keys, job, kind, job.state(), now_us)?;
     }
     if let Some(end) = end {
+        schedules::job_ended(tx, keys, job, end, now_us).await?;
         dependencies::settle_ended(tx, keys, job, end.outcome(), now_us).await?;
     }
     write_job(tx, keys, job)

@@ -74,7 +74,8 @@ pub async fn add_once(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i
     }
 }
 
-fn check(tx: &Transaction, new: &NewJob) -> Result<()> {
+/// Whether a job could be added to this store, as far as its own fields show.
+pub(crate) fn check(tx: &Transaction, new: &NewJob) -> Result<()> {
     new.check()?;
     let Some(held) = Held::known(&new.locks) else { return Ok(()) };
     let (named, most) = (held.count() - 1, most_locks(tx.limits()));

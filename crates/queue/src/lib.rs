@@ -21,6 +21,7 @@
 //! - [`tasks`]: kinds of jobs within a type, of which a worker may know some.
 //! - [`secrets`]: members of options that only the workers of a type see.
 //! - [`output`]: what runs leave beside the record: results, errors, lines of log.
+//! - [`schedules`]: jobs that are added at the instants of a calendar.
 //! - [`ended`], [`failures`]: jobs that have ended, and why they failed.
 //! - [`history`]: samples over time.
 //! - [`events`]: what happens to jobs, in order.
@@ -73,6 +74,7 @@ mod reads;
 pub mod reason_class;
 mod record;
 mod rows;
+pub mod schedules;
 pub mod sealing;
 pub mod secrets;
 pub mod selection;
@@ -109,7 +111,7 @@ pub use pieces::{read_pieces, read_small_pieces, write_pieces};
 pub use place::{End, Holder, Place, Run};
 pub use spec::{
     DEFAULT_TENANT, JobSpec, MAX_ID_BYTES, MAX_INFO_BYTES, MAX_OPTIONS_BYTES, MAX_PRIORITY, MAX_REASONS,
-    MIN_PRIORITY, NewJob,
+    MIN_PRIORITY, NewJob, Scheduled,
 };
 pub use terms::{DEFAULT_MAX_ATTEMPTS, DEFAULT_MAX_SNOOZES, Retry, StatedTerms, Terms};
 pub use turnwise_policy::timestamp::{parse_timestamp, timestamp};

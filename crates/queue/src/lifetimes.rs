@@ -24,7 +24,7 @@ use crate::lifetime_rows::set;
 use crate::place::{End, Place};
 use crate::rows::{read_job, write_job};
 use crate::transition::move_to;
-use crate::{EventKind, Job, Keyspace, Result, dependencies, events, reads};
+use crate::{EventKind, Job, Keyspace, Result, dependencies, events, reads, schedules};
 
 /// The class of the error of a job that has not started in time.
 pub const EXPIRED: &str = "expired";
@@ -113,6 +113,7 @@ async fn expire(tx: &Transaction, keys: &Keyspace, mut job: Job, now_us: i64) ->
     job.error_class = Some(EXPIRED.to_owned());
     move_to(tx, keys, &mut job, Place::Ended(End::Failed))?;
     events::happened(tx, keys, &job, &EventKind::Expired, job.state(), now_us)?;
+    schedules::job_ended(tx, keys, &job, End::Failed, now_us).await?;
     dependencies::settle_ended(tx, keys, &mut job, DependencyEnd::Failed, now_us).await?;
     write_job(tx, keys, &job)
 }

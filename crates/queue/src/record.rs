@@ -21,7 +21,7 @@ use crate::job::{Event, EventKind, Hidden, Parked, State, Then};
 use crate::lifetime::Lifetime;
 use crate::locks::{Held, Waits};
 use crate::place::{End, Next, Place, Run};
-use crate::spec::{JobSpec, is_no_summary, no_summary};
+use crate::spec::{JobSpec, Scheduled, is_no_summary, no_summary};
 use crate::stored_result::StoredResult;
 use crate::terms::{Retry, Terms};
 use crate::trace::TraceContext;
@@ -118,9 +118,23 @@ record! {
     options_changes: u32, unless "is_default";
     @spec forgets_options: bool, unless "is_default";
     @spec trace: Option<TraceContext>, unless "Option::is_none";
+    @spec schedule: Option<Scheduled>, unless "Option::is_none";
     /// Null once the job has forgotten them.
     #[serde(deserialize_with = "even_null")]
     options: Option<Cow<'a, RawValue>>, unless "Option::is_none";
+}
+
+/// What a client has stated of jobs, as a part of another row: in the form of a record that has nothing else.
+pub(crate) mod spec_alone {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(spec: &JobSpec, serializer: S) -> Result<S::Ok, S::Error> {
+        Record::new(State::Pending, spec).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<JobSpec, D::Error> {
+        Ok(Record::deserialize(deserializer)?.take_spec())
+    }
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

@@ -6,7 +6,7 @@ use crate::Keyspace;
 
 /// The families of rows that may hold secrets: options and output of jobs, conditions on options, documents, and
 /// identities.
-pub const SEALED_FAMILIES: [&str; 12] = [
+pub const SEALED_FAMILIES: [&str; 14] = [
     "jobs",
     "options",
     "output",
@@ -19,6 +19,8 @@ pub const SEALED_FAMILIES: [&str; 12] = [
     "session_key",
     "events",
     "webhooks",
+    "schedule_options",
+    "schedule_ends",
 ];
 
 /// Whether the row with this key is sealed.
@@ -60,6 +62,8 @@ mod tests {
             keys.event_in(),
             keys.webhook("a"),
             keys.webhook_progress("a"),
+            keys.schedule_options_piece("a", 0),
+            keys.schedule_ends("a"),
             keys.sealed(),
         ] {
             assert!(seals(&sealed), "{sealed:?}");

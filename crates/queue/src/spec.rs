@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
 
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::concurrency;
 use turnwise_policy::predictive_queue::locks::{Levels, Requests};
@@ -75,6 +76,19 @@ pub struct JobSpec {
     pub forgets_options: bool,
     /// The span that added it, if its trace is sampled.
     pub trace: Option<TraceContext>,
+    /// The schedule that added it ([`crate::schedules`]).
+    pub schedule: Option<Scheduled>,
+}
+
+/// Which instant of which schedule a job is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scheduled {
+    /// The schedule.
+    pub name: String,
+    /// The instant, in µs.
+    pub at_us: i64,
+    /// When the schedule has added the job, in µs.
+    pub fired_us: i64,
 }
 
 impl Default for JobSpec {
@@ -95,6 +109,7 @@ impl Default for JobSpec {
             summary: no_summary(),
             forgets_options: false,
             trace: None,
+            schedule: None,
         }
     }
 }

@@ -110,6 +110,10 @@ invariants! {
     JobsCounted: "the counts of jobs are those of the jobs",
         "`turnwise jobs count`, `top`, metrics and the limit of waiting jobs are wrong for this tenant; jobs run as usual",
         "stop all nodes, and run `turnwise store recount`";
+    /// The rows of a schedule are those that its own row names.
+    ScheduleAgrees: "a schedule has the rows that its own row names, and no others",
+        "a schedule without its row among the due ones never fires; its jobs cannot be made without all pieces of their options",
+        "write the schedule again (`turnwise schedules add`); clear a row without a schedule by hand";
     /// A charge is a sum of times.
     Charged: "what was charged to a tenant is not negative",
         "the tenant gets more or less than its share until the row is cleared",

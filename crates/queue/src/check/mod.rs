@@ -13,6 +13,7 @@ mod job;
 mod lock;
 mod rate;
 mod row;
+mod schedule;
 mod single;
 mod whole;
 mod worker;
@@ -23,6 +24,7 @@ pub use job::{JobRows, check_awaited, check_job, has_other_fields, read_record, 
 pub use lock::LockTally;
 pub use rate::RateTally;
 pub use row::{Row, WorkerRow, key_text};
+pub use schedule::{ScheduleRows, check_schedule};
 pub use single::{check_boost, check_single, check_usage, check_waiting};
 pub use whole::check_rows;
 pub use worker::{check_claims, check_stamp, check_worker};

@@ -71,6 +71,16 @@ pub enum Row {
     Worker(JobKey, WorkerRow),
     /// The versionstamp of a type's membership.
     Membership(String),
+    /// A schedule, and its name.
+    Schedule(String),
+    /// A piece of the options of a schedule's jobs, and its number.
+    ScheduleOptions(String, u32),
+    /// A schedule that fires at a time, and its name.
+    ScheduleDue(i64, String),
+    /// How the jobs of a schedule have ended.
+    ScheduleEnds(String),
+    /// A schedule of a tenant: tenant and name.
+    TenantSchedule(String, String),
     /// A `_replicator` database.
     Database(String),
     /// Its update sequence.
@@ -113,6 +123,18 @@ pub enum WorkerRow {
 }
 
 impl Row {
+    /// The schedule to which this row belongs.
+    pub fn of_schedule(&self) -> Option<&str> {
+        match self {
+            Row::Schedule(name)
+            | Row::ScheduleOptions(name, _)
+            | Row::ScheduleDue(_, name)
+            | Row::ScheduleEnds(name)
+            | Row::TenantSchedule(_, name) => Some(name),
+            _ => None,
+        }
+    }
+
     /// The meaning of a key; `None` if this release has no such row.
     pub fn parse(keys: &Keyspace, key: &[u8]) -> Option<Row> {
         let elements: Vec<Element<'_>> = keys.unpack(key)?;
@@ -190,6 +212,11 @@ impl Row {
             ("signal", 3) => Row::Worker(pair(1, 2)?, WorkerRow::Signal),
             ("claims", 3) => Row::Worker(pair(1, 2)?, WorkerRow::Claims),
             ("workers_vs", 2) => Row::Membership(text(1)?),
+            ("schedules", 2) => Row::Schedule(text(1)?),
+            ("schedule_options", 3) => Row::ScheduleOptions(text(1)?, piece(2)?),
+            ("schedule_due", 3) => Row::ScheduleDue(number(1)?, text(2)?),
+            ("schedule_ends", 2) => Row::ScheduleEnds(text(1)?),
+            ("tenant_schedules", 3) => Row::TenantSchedule(text(1)?, text(2)?),
             ("databases", 2) => Row::Database(text(1)?),
             ("sequence", 2) => Row::Sequence(text(1)?),
             ("documents", 3) => Row::Document(text(1)?, text(2)?),
@@ -213,9 +240,11 @@ impl Row {
             ("config", 3) if pair(1, 2).is_some() => Row::Other,
             ("history", 4) if number(2).is_some() && text(3).is_some() => Row::Other,
             ("lock_wake" | "counts_guard" | "event_wake" | "unsettled_wake" | "bulk_wake", 1) => Row::Stamp,
-            ("unresolved_wake" | "filters_vs" | "webhooks_vs" | "config_vs" | "identities_vs", 1) => {
-                Row::Stamp
-            }
+            (
+                "unresolved_wake" | "filters_vs" | "webhooks_vs" | "schedules_vs" | "config_vs"
+                | "identities_vs",
+                1,
+            ) => Row::Stamp,
             ("unwatched_wake", 2) if text(1).is_some() => Row::Stamp,
             ("session_key", 1) | ("event_in", 3) => Row::Secret,
             ("bulk" | "users" | "tokens", 2) if text(1).is_some() => Row::Secret,

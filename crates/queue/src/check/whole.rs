@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::{
-    CountTally, Finding, IndexRow, Invariant, JobKey, JobRows, LockTally, RateTally, Row, WorkerRow,
-    check_awaited, check_claims, check_job, check_single, check_stamp, check_waiting, check_worker,
+    CountTally, Finding, IndexRow, Invariant, JobKey, JobRows, LockTally, RateTally, Row, ScheduleRows,
+    WorkerRow, check_awaited, check_claims, check_job, check_schedule, check_single, check_stamp,
+    check_waiting, check_worker,
 };
 use crate::{Active, Keyspace};
 
@@ -21,6 +22,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     let mut locks = LockTally::default();
     let mut rates = RateTally::default();
     let mut counts = CountTally::default();
+    let mut schedules: BTreeMap<String, ScheduleRows> = BTreeMap::new();
     let mut unsettled: BTreeSet<(JobKey, i64)> = BTreeSet::new();
     for (key, value) in rows {
         let Some(row) = Row::parse(keys, key) else {
@@ -42,6 +44,9 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
             let _ = jobs.entry(job).or_default().add(row, value);
             continue;
         }
+        if let Some(name) = row.of_schedule() {
+            schedules.entry(name.to_owned()).or_default().add(&row, value);
+        }
         present.insert(key);
         match row {
             Row::Worker(worker, row) => drop(workers.entry(worker).or_default().insert(row, value.clone())),
@@ -49,6 +54,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
             _ => {}
         }
     }
+    findings.extend(schedules.iter().flat_map(|(name, rows)| check_schedule(keys, name, rows)));
     findings.extend(locks.finish());
     findings.extend(rates.finish(keys));
     findings.extend(counts.differences(keys).into_iter().map(|(_, finding)| finding));

@@ -52,6 +52,12 @@
 //! | `("webhooks", id, "at")` | how far the webhook is | its job |
 //! | `("webhooks", id, "more")` | `true`: its job runs once more after its current run | the node that numbers events |
 //! | `("webhooks_vs")` | versionstamp (10 bytes) of the webhooks | a change of a webhook, not of how far it is |
+//! | `("schedules", name)` | a schedule, without the options of its jobs ([`crate::schedules`]) | a client, and each fire |
+//! | `("schedule_options", name, n)` | n-th piece of these options (bytes) | a client |
+//! | `("schedule_due", at, name)` | empty; the schedule fires then | with the schedule |
+//! | `("schedule_ends", name)` | failures in a row, and the last success of its jobs (JSON) | the transaction that ends one of them |
+//! | `("tenant_schedules", tenant, name)` | empty, or `true` while the schedule is paused | with the schedule |
+//! | `("schedules_vs")` | versionstamp (10 bytes) of the schedules | a change of a schedule, not a fire |
 //! | `("history", seconds, interval, node)` | a sample of a node; without a name, of the store, or of all together ([`crate::history`]) | that node |
 //! | `("ended", type, partition, ended, id)` | tenant, and the numbers of the class of its reason and of its task (JSON); by [`crate::ended`] | with the record |
 //! | `("active", type, worker, id)` | what the worker reports ([`crate::Active`]) | the claim's holder |
@@ -175,6 +181,12 @@ impl Keyspace {
     pub fn lifetimes_until(&self, until_us: i64) -> KeyRange {
         let (begin, _) = children(&self.space, &("lifetimes",));
         (begin, children(&self.space, &("lifetimes", until_us)).1)
+    }
+
+    /// The schedules that fire up to `until_us`, earliest first.
+    pub fn schedules_due_until(&self, until_us: i64) -> KeyRange {
+        let (begin, _) = children(&self.space, &("schedule_due",));
+        (begin, children(&self.space, &("schedule_due", until_us)).1)
     }
 
     /// The runs that servers must check up to `until_us`, earliest first.

@@ -317,6 +317,29 @@ keys! {
     /// The versionstamp of the webhooks, without their progress.
     key webhooks_versionstamp() = ("webhooks_vs",);
 
+    /// A schedule.
+    key schedule(name: &str) = ("schedules", name);
+    /// All schedules, by name.
+    range schedules() = ("schedules",);
+    /// The n-th piece of the options of a schedule's jobs.
+    key schedule_options_piece(name: &str, n: u32) = ("schedule_options", name, n);
+    /// All pieces of these options.
+    range schedule_options(name: &str) = ("schedule_options", name);
+    /// The row of a schedule that fires at a time.
+    key schedule_due_entry(at_us: i64, name: &str) = ("schedule_due", at_us, name);
+    /// The schedules that fire again, earliest first.
+    range schedules_due() = ("schedule_due",);
+    /// How the jobs of a schedule have ended.
+    key schedule_ends(name: &str) = ("schedule_ends", name);
+    /// The mark of a schedule of a tenant.
+    key tenant_schedule(tenant: &str, name: &str) = ("tenant_schedules", tenant, name);
+    /// The schedules of a tenant, by name.
+    range tenant_schedules(tenant: &str) = ("tenant_schedules", tenant);
+    /// The schedules of all tenants.
+    range all_tenant_schedules() = ("tenant_schedules",);
+    /// The versionstamp of the schedules, without their fires.
+    key schedules_versionstamp() = ("schedules_vs",);
+
     /// A setting that all servers share.
     key config_entry(section: &str, key: &str) = ("config", section, key);
     /// All settings that servers share, by section.
@@ -444,6 +467,12 @@ parsers! {
     parse_bulk(_; id: String);
     /// The identity and the id of a key of [`Keyspace::bulks_used`].
     parse_bulk_used(_; by: Option<String>, id: String);
+    /// The name of a key of [`Keyspace::schedules`].
+    parse_schedule(_; name: String);
+    /// Time and name of a key of [`Keyspace::schedules_due`].
+    parse_schedule_due(_; at_us: i64, name: String);
+    /// Tenant and name of a key of [`Keyspace::all_tenant_schedules`].
+    parse_tenant_schedule(_; tenant: String, name: String);
     /// Section and name of a key of [`Keyspace::config`].
     parse_config(_; section: String, name: String);
     /// The name of a key of [`Keyspace::users`], or the id of a key of [`Keyspace::tokens`].
