@@ -109,6 +109,11 @@ fn workers(metrics: &Metrics, text: &mut Text) {
         }
     }
     tasks(metrics, text);
+    let help = "Fires of schedules that this node has made, by their outcome.";
+    let mut family = text.family("turnwise_schedule_fires", Kind::Counter, help);
+    for (outcome, fires) in metrics.workers.fires() {
+        family.value(&[("outcome", outcome)], fires);
+    }
     let mut family = text.family("turnwise_job_crashes", Kind::Counter, "Runs that crashed, by the kind.");
     for (job_type, counted) in &all {
         for (kind, name) in CrashKind::ALL {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use turnwise_testkit::canary;
 
 use crate::common::worker::ExternalWorker;
-use crate::common::{As, TestServer};
+use crate::common::{As, TestServer, until};
 
 /// Marked, so that every answer and the log are searched for it.
 const SECRET: &str = canary::TOKEN;
@@ -93,6 +93,12 @@ async fn an_overlapping_fire_is_skipped_and_shown_and_failures_pause() {
     worker.run("fail", json!({"reason": "no"})).await;
     let paused = server.poll("/v1/schedules/often", |schedule| schedule["state"] == "paused").await;
     assert_eq!((&paused["paused_by"], &paused["failures"]), (&json!("failures"), &json!(1)), "{paused}");
+    let scrape = async || server.request("GET", "/metrics").send().await.unwrap().text().await.unwrap();
+    let is_counted = |text: &String| text.contains("turnwise_schedules{state=\"paused\"} 1\n");
+    let metrics = until("the schedule is counted as paused", scrape, is_counted).await;
+    for sample in ["turnwise_schedules_late 0\n", "turnwise_schedule_fires_total{outcome=\"added\"} 1\n"] {
+        assert!(metrics.contains(sample), "no {sample} in {metrics}");
+    }
 }
 
 #[tokio::test]
