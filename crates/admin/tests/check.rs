@@ -7,6 +7,7 @@ use crate::common::{Home, fill};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use turnwise_admin::check::{Progress, Report, check};
+use turnwise_calendar::{Calendar, When};
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_policy::predictive_queue::locks::{Levels, Mode};
@@ -15,9 +16,11 @@ use turnwise_queue::claims::{self, Claiming, Ending};
 use turnwise_queue::concurrency::{LimitedPlace, ReleaseOptions, Tally};
 use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::locks::{self, LockAt, Spot};
+use turnwise_queue::schedules::{self, NewSchedule, Template};
 use turnwise_queue::tasks::Tasks;
 use turnwise_queue::{
-    Claim, Context, Keyspace, NewJob, Parked, RunKey, Terms, Worker, concurrency, filters, jobs, workers,
+    Claim, Context, JobSpec, Keyspace, NewJob, Parked, RunKey, Terms, Worker, concurrency, filters, jobs,
+    workers,
 };
 use turnwise_replicator::doc_processor::{self, Settings};
 use turnwise_replicator::documents::{Draft, databases};
@@ -108,7 +111,7 @@ async fn damage(store: &Store, damage: &Damage) {
     store.transact::<_, Error, _, _>(write).await.unwrap();
 }
 
-/// A job that must start within a time, and one with a result in rows of its own.
+/// A job that must start within a time, one with a result in rows of its own, and a schedule.
 async fn fill_lasting(store: &Store) {
     let keys = &Keyspace::default();
     let json = |text: String| serde_json::value::RawValue::from_string(text).unwrap();
@@ -121,6 +124,14 @@ async fn fill_lasting(store: &Store) {
         claims::claim(Context::new(&tx, keys, "t", 6, 20), "talks", &claim).await?.unwrap();
         let ending = Ending::completed(json(format!("\"{}\"", "x".repeat(20_000))));
         claims::end(Context::new(&tx, keys, "t", 7, 20), "talks", &claim, &ending, None, None).await?;
+        let calendar = Calendar {
+            when: When::Every { every_us: 3_600_000_000, offset_us: 0 },
+            from_us: None,
+            until_us: None,
+        };
+        let template = Template { job_type: "t".into(), spec: JobSpec::default(), priority: None };
+        let hourly = NewSchedule::new("hourly", calendar, template, json("1".into()));
+        schedules::put(&tx, keys, &hourly, 7).await?;
         Ok::<_, turnwise_queue::Error>(())
     };
     store.transact(create).await.unwrap();
@@ -224,6 +235,19 @@ async fn each_damage_violates_its_own_invariant() {
         (vec![Change(keys.health("t", "worker"), json!({ "timeout_us": 1 }))], &[I::WorkerAgrees]),
         (vec![Clear(keys.workers_versionstamp("t"))], &[I::Stamped]),
         (vec![Raw(keys.wake("t"), b"short")], &[I::Stamped]),
+        // Schedules.
+        (vec![Clear(keys.schedule_due_entry(3_600_000_000, "hourly"))], &[I::ScheduleAgrees]),
+        (vec![Raw(keys.schedule_due_entry(7, "hourly"), b"")], &[I::ScheduleAgrees]),
+        (vec![Raw(keys.schedule_due_entry(7, "nobody"), b"")], &[I::ScheduleAgrees]),
+        (vec![Clear(keys.schedule_options_piece("hourly", 0))], &[I::ScheduleAgrees]),
+        (vec![Clear(keys.schedule_ends("hourly"))], &[I::ScheduleAgrees]),
+        (vec![Set(keys.schedule_ends("nobody"), json!({ "created_us": 1 }))], &[I::ScheduleAgrees]),
+        (vec![Clear(keys.tenant_schedule("default", "hourly"))], &[I::ScheduleAgrees]),
+        (vec![Raw(keys.tenant_schedule("default", "hourly"), b"true")], &[I::ScheduleAgrees]),
+        (vec![Raw(keys.tenant_schedule("other", "hourly"), b"")], &[I::ScheduleAgrees]),
+        (vec![Change(keys.schedule("hourly"), json!({ "next": 9 }))], &[I::ScheduleAgrees; 2]),
+        (vec![Raw(keys.schedule("hourly"), b"{")], &[I::Readable]),
+        (vec![Raw(keys.schedules_versionstamp(), b"short")], &[I::Stamped]),
         // The store.
         (vec![Raw(keys.format(), b"99")], &[I::Format]),
         (vec![Clear(keys.format())], &[I::Format]),

@@ -24,8 +24,8 @@ use turnwise_web::pool::Pool;
 use turnwise_web::room::Room;
 use turnwise_worker::{
     Deadlines, EventRules, External, Joined, Live, LogBounds, Monitor, QueueRules, Recorder, Retention,
-    RetentionOptions, Spans, Tunables, Worker, fold_counts, join_nodes, keep_clock, release_filtered,
-    settle_dependencies, settle_lifetimes,
+    RetentionOptions, Schedules, Spans, Tunables, Worker, fold_counts, join_nodes, keep_clock,
+    release_filtered, settle_dependencies, settle_lifetimes,
 };
 
 use crate::bulk::{self, BulkOperations};
@@ -186,6 +186,7 @@ impl Common {
     pub fn keep(
         &self,
         external: &External,
+        counted: &Arc<turnwise_worker::Metrics>,
         recorder: Recorder,
         services: &mut Services,
     ) -> Live<RetentionOptions> {
@@ -206,6 +207,8 @@ impl Common {
         let (store, keys) = own();
         let logs = LogBounds { store, keys, node: self.node.clone(), options: kept.clone() };
         services.add("bounds of logs", logs, LogBounds::run);
+        let (store, keys) = own();
+        services.add("schedules", Schedules { store, keys, metrics: counted.clone() }, Schedules::run);
         services.add("recorder of events", recorder, Recorder::run);
         kept
     }

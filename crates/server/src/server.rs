@@ -128,7 +128,7 @@ impl Server {
         let indexing = indexing::servers(&start);
         types.extend(indexing::start(&start, &indexing, &replications.ownership, &mut services).await?);
         types.insert(0, replications.job_type);
-        let retention = common.keep(&external, recorder, &mut services);
+        let retention = common.keep(&external, &counted, recorder, &mut services);
         let tuned = |of: &JobType| (of.worker.tunables().clone(), of.tune);
         let parts = Parts {
             config: Arc::new(config.clone()).into(),

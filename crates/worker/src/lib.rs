@@ -62,6 +62,7 @@ mod record;
 mod recorder;
 mod retention;
 mod run;
+mod schedules;
 mod service;
 mod spans;
 mod sync;
@@ -97,6 +98,7 @@ pub use options::{Options, Tunables};
 pub use pass::{Passes, QueueHead, compared, explain};
 pub use recorder::{EventRules, Recorder};
 pub use retention::{DEFAULT_TENANT_LOG_BYTES, Retention, RetentionOptions};
+pub use schedules::Schedules;
 pub use spans::{
     ChildSpan, MAX_CHILDREN, MAX_REASON_BYTES, Producer, RunSpans, Span, SpanKind, SpanSink, SpanValue, Spans,
 };

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 
 use turnwise_queue::claims::Ending;
 use turnwise_queue::deadlines::Over;
+use turnwise_queue::schedules::Outcome;
 use turnwise_queue::{End, Job, Place};
 use turnwise_store::metrics::{Counter, Histogram};
 
@@ -287,6 +288,7 @@ pub struct Metrics {
     types: Table<TypeMetrics>,
     other: TypeMetrics,
     tasks: Table<TaskMetrics>,
+    fires: [Counter; Outcome::NAMES.len()],
 }
 
 impl Default for Metrics {
@@ -295,11 +297,22 @@ impl Default for Metrics {
             types: Table::new(PLACES, MAX_TYPES),
             other: TypeMetrics::default(),
             tasks: Table::new(TASK_PLACES, MAX_TASKS),
+            fires: Default::default(),
         }
     }
 }
 
 impl Metrics {
+    /// Counts what came of an instant of a schedule.
+    pub(crate) fn fired(&self, outcome: &Outcome) {
+        self.fires[outcome.index()].add(1);
+    }
+
+    /// What came of the instants of schedules that this server has fired: the name of each outcome, and how often.
+    pub fn fires(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Outcome::NAMES.into_iter().zip(self.fires.iter().map(Counter::get))
+    }
+
     /// The metrics of a type.
     pub fn of(&self, job_type: &str) -> &TypeMetrics {
         self.types.of(job_type, None).unwrap_or(&self.other)

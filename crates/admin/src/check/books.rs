@@ -95,6 +95,9 @@ pub(super) fn subjects(row: &Row, value: &Bytes) -> Vec<Subject> {
         }
         return subjects;
     }
+    if let Some(name) = row.of_schedule() {
+        return vec![Subject::Schedule(name.to_owned())];
+    }
     match row {
         Row::Document(db, id)
         | Row::Body(db, id, _)
@@ -230,6 +233,12 @@ impl<'a> Books<'a> {
                 let fact = claim.map_or(0, |claim| hash(&("deadline", *at_us, claim)));
                 self.find(of_job(job), fact)?;
             }
+            // Schedules are few: each is examined.
+            Row::Schedule(name)
+            | Row::ScheduleOptions(name, _)
+            | Row::ScheduleDue(_, name)
+            | Row::ScheduleEnds(name)
+            | Row::TenantSchedule(_, name) => self.flag(hash(&Subject::Schedule(name.clone()))),
             // These rows are few compared with jobs, or soon cleared.
             Row::After(job, _) | Row::Dependent(job, _, _) | Row::Unwatched(job, _) => self.flag(of_job(job)),
             Row::Worker(worker, _) => {

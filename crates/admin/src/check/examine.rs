@@ -7,8 +7,9 @@ use serde::de::DeserializeOwned;
 use turnwise_policy::eligibility::concurrency::{Bucket, MAX_LIMIT};
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_queue::check::{
-    CountTally, Finding, IndexRow, JobKey, JobRows, LockTally, RateTally, Row, WorkerRow, check_awaited,
-    check_claims, check_job, check_stamp, check_waiting, check_worker, read_record,
+    CountTally, Finding, IndexRow, JobKey, JobRows, LockTally, RateTally, Row, ScheduleRows, WorkerRow,
+    check_awaited, check_claims, check_job, check_schedule, check_stamp, check_waiting, check_worker,
+    read_record,
 };
 use turnwise_queue::keyspace::KeyRange;
 use turnwise_queue::locks::{Held, Spot};
@@ -47,6 +48,8 @@ pub(super) enum Subject {
     Locks(Option<String>),
     /// A bucket of jobs whose number is limited.
     Bucket(Bucket),
+    /// A schedule, by name.
+    Schedule(String),
     /// A document of a `_replicator` database.
     Document(DocumentKey),
     /// A replication job, and the document that it belongs to.
@@ -83,6 +86,7 @@ impl Examiner {
                     Subject::Tenant(tenant) => self.tenant(tx, tenant).await,
                     Subject::Locks(level) => self.locks(tx, level.as_deref()).await,
                     Subject::Bucket(bucket) => self.bucket(tx, bucket).await,
+                    Subject::Schedule(name) => self.schedule(tx, name, seen).await,
                     Subject::Document(document) => self.document(tx, document, seen).await,
                     Subject::DocumentsJob(id) => self.documents_job(tx, id).await,
                 }
@@ -259,6 +263,27 @@ impl Examiner {
             begin = to;
         }
         Ok(tally.finish(keys))
+    }
+
+    async fn schedule(&self, tx: &Transaction, name: &str, seen: &BTreeSet<Bytes>) -> Result<Vec<Finding>> {
+        let keys = &self.keys;
+        let mut rows = ScheduleRows::default();
+        let add = |key: &Bytes, value: &Bytes, rows: &mut ScheduleRows| {
+            let _ = Row::parse(keys, key).map(|row| rows.add(&row, value));
+        };
+        let own = keys.schedule(name);
+        if let Some(value) = get(tx, &own).await? {
+            add(&own, &value, &mut rows);
+        }
+        for (key, value) in range(tx, keys.schedule_options(name), PIECES).await? {
+            add(&key, &value, &mut rows);
+        }
+        for key in rows.named(keys, name).iter().chain(seen) {
+            if let Some(value) = get(tx, key).await? {
+                add(key, &value, &mut rows);
+            }
+        }
+        Ok(check_schedule(keys, name, &rows))
     }
 
     async fn document(
