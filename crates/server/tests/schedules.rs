@@ -262,8 +262,14 @@ async fn a_schedule_belongs_to_its_tenant_and_an_operators_pause_to_operators() 
     assert_eq!(acme.put("/v1/schedules/d", &daily(json!({}))).await.status, 429, "a tenant has its part");
     assert_eq!(other.put("/v1/schedules/d", &daily(json!({}))).await.status, 201);
     let page = acme.get("/v1/schedules?limit=1").await.body;
-    assert_eq!((&page["schedules"][0]["name"], &page["next"]), (&json!("a"), &json!("a")), "{page}");
-    let last = acme.get("/v1/schedules?limit=1&after=a").await.body;
+    assert_eq!(
+        (&page["schedules"][0]["name"], page["schedules"].as_array().unwrap().len()),
+        (&json!("a"), 1),
+        "{page}"
+    );
+    let after: String =
+        url::form_urlencoded::byte_serialize(page["next"].as_str().unwrap().as_bytes()).collect();
+    let last = acme.get(&format!("/v1/schedules?limit=1&after={after}")).await.body;
     assert_eq!(
         (&last["schedules"][0]["name"], last["schedules"].as_array().unwrap().len()),
         (&json!("c"), 1),

@@ -31,7 +31,7 @@ use super::error::{Result, V1Error};
 use super::extract::{Call, Params, Shown, path_with_name};
 use super::list::{check_limit, default_limit};
 use super::responses::{BadBody, Common};
-use super::{builtin_types, quota};
+use super::{builtin_types, position_text, quota};
 use template::Wanted;
 
 /// Number of schedules that one read of a list reads.
@@ -136,7 +136,7 @@ pub(super) struct SchedulesParams {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: usize,
     /// The `next` of the previous page.
-    #[param(value_type = Option<names::Name>, nullable = false)]
+    #[param(nullable = false, max_length = 6000)]
     after: Option<String>,
     /// Only schedules of this tenant.
     #[param(value_type = Option<names::Name>, nullable = false)]
@@ -167,29 +167,31 @@ pub async fn list(
     tenant: Option<&str>,
 ) -> Result<Schedules> {
     check_limit(limit)?;
-    for (field, name) in [("after", after), ("tenant", tenant)] {
-        name.map_or(Ok(()), |name| names::check_name(field, name))?;
-    }
+    tenant.map_or(Ok(()), |tenant| names::check_name("tenant", tenant))?;
+    let mut after = position_text::read(app, caller, after.map(str::to_owned)).await?;
+    after.as_deref().map_or(Ok(()), |after| names::check_name("after", after))?;
     let tx = app.store.begin().await?;
     let mut schedules = Vec::new();
-    let mut after = after.map(str::to_owned);
-    for _ in 0..MAX_READS {
+    let mut reads = 0;
+    let has_more = 'list: loop {
         let batch = rows::list(&tx, &app.keys, after.as_deref(), tenant, BATCH).await?;
         let is_last = batch.len() < BATCH;
         for schedule in batch {
             if schedules.len() == limit {
-                return Ok(Schedules { schedules, next: after });
+                break 'list true;
             }
             after = Some(schedule.name.clone());
             if caller.reads(&schedule.tenant) {
                 schedules.push(view::shown(schedule));
             }
         }
-        if is_last {
-            return Ok(Schedules { schedules, next: None });
+        reads += 1;
+        if is_last || reads == MAX_READS {
+            break !is_last;
         }
-    }
-    Ok(Schedules { schedules, next: after })
+    };
+    let next = position_text::shown(app, caller, after.filter(|_| has_more)).await?;
+    Ok(Schedules { schedules, next })
 }
 
 /// Get a schedule
