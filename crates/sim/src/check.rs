@@ -34,6 +34,7 @@ use crate::locks::{self, Locks};
 use crate::model::{self, JobRows, Row, WorkerRow};
 use crate::plan::Plan;
 use crate::rows::RowChange;
+use crate::schedules::{self, Schedules};
 use crate::show;
 use crate::tenants::{self, Tenants, is_sorted_anew};
 use crate::trace::Site;
@@ -103,6 +104,8 @@ pub struct CheckerState {
     pub counts: check::CountTally,
     /// Which jobs may start, in worlds with filters, concurrency limits and dependencies.
     pub filters: Option<Filters>,
+    /// The schedules, and what they have fired.
+    pub schedules: Schedules,
 }
 
 impl CheckerState {
@@ -237,6 +240,12 @@ impl Checker {
             now_us: commit.now_us,
         })?;
         self.check_jobs(known, &commit, &touched.jobs)?;
+        let added = touched.jobs.iter().filter(|(_, old)| old.is_none()).filter_map(|(key, _)| {
+            let job = known.jobs[key].record.clone()?;
+            (job.schedule.is_some() && commit.writer.op.is_none()).then(|| (key.clone(), job))
+        });
+        let (added, is_client) = (added.collect(), commit.writer.op.is_some());
+        known.schedules.check(touched.schedules, added, is_client, commit.clock_us())?;
         if let Some(locks) = &mut known.locks {
             let count = |count: &dyn Fn(&mut Stats)| self.core.count(count);
             locks.check(&touched.locks, &touched.jobs, &known.jobs, count)?;

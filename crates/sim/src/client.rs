@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use turnwise_queue::{Error, JobSpec, Keyspace, NewJob, State, clock, filters, jobs};
+use turnwise_queue::{Error, JobSpec, Keyspace, NewJob, State, clock, filters, jobs, schedules};
 use turnwise_store::{Runtime, Store};
 use turnwise_worker::{Tunables, keep_clock};
 
@@ -115,6 +115,9 @@ impl Client {
                 self.add(batch.to_vec(), None, None, false).await;
             }
             self.hub = None;
+        }
+        if self.number == 0 && plan.schedules {
+            self.add_schedules().await;
         }
         for n in 0..plan.ops {
             // Sometimes the client pauses, so that faults also occur while few jobs exist.
@@ -405,6 +408,34 @@ impl Client {
         if matches!(done, Ok(jobs::Prioritized::Set(_))) && is.is_some_and(|is| is != priority) {
             let story = format!("{key:?} was given priority {priority}, and has {is:?}");
             self.setting.core.violated("acknowledged changes are in the store", story);
+        }
+    }
+
+    async fn add_schedules(&mut self) {
+        for new in &crate::schedules::some(&self.rng, &self.setting.plan) {
+            self.note("schedules", format!("{} {:?} {:?}", new.name, new.calendar, new.missed));
+            self.link.set_op(Some(Op::of_schedules()));
+            let (space, runtime) = (&self.keys, &self.runtime);
+            let done = self
+                .store
+                .transact(|tx| async move { schedules::put(&tx, space, new, runtime.now_us()).await });
+            self.note(
+                "was told",
+                done.await.map_or_else(|error| error.to_string(), |put| format!("{put:?}")),
+            );
+        }
+    }
+
+    /// Removes all schedules: they would add jobs for ever.
+    pub async fn remove_schedules(&mut self) {
+        loop {
+            let names = self.setting.checker.known(|known| known.schedules.names());
+            let Some(name) = names.first() else { return };
+            self.note("removes schedule", name.clone());
+            self.link.set_op(Some(Op::of_schedules()));
+            let space = &self.keys;
+            let done = self.store.transact(|tx| async move { schedules::remove(&tx, space, name).await });
+            self.note("was told", done.await.map_or_else(|error| error.to_string(), |is| is.to_string()));
         }
     }
 

@@ -32,6 +32,11 @@ impl Op {
         Op { kind: OpKind::Filter, jobs: Arc::new([]), new: Arc::new([]), once: false }
     }
 
+    /// A change of the schedules.
+    pub fn of_schedules() -> Op {
+        Op { kind: OpKind::Schedule, jobs: Arc::new([]), new: Arc::new([]), once: false }
+    }
+
     /// An operation on one job, other than an addition.
     pub fn of(kind: OpKind, job: &JobKey) -> Op {
         Op { kind, jobs: Arc::new([job.clone()]), new: Arc::new([]), once: false }
@@ -55,6 +60,8 @@ pub enum OpKind {
     Filter,
     /// `jobs::remove`.
     Remove,
+    /// `schedules::put` and `schedules::remove`.
+    Schedule,
 }
 
 /// What a handler did in the end.

@@ -11,6 +11,7 @@
 //! - [`eligibility`]: which jobs may start, in worlds where not all may. [`dependencies`], [`filters`]: the invariants of
 //!   eligibility.
 //! - [`model`], [`check`], [`liveness`], [`ledger`]: the other invariants, and the state to check them.
+//! - [`schedules`]: schedules, and what they fire, in worlds of their own.
 //! - [`modes`]: an operator who quiets, drains and resumes workers, in worlds of their own.
 //! - [`turns`]: checks over many cycles: turns by shares, and running jobs spread over workers.
 //! - [`mutants`], [`mutate`]: mistakes that the simulation must catch, and the command that makes them.
@@ -40,6 +41,7 @@ pub mod node;
 pub mod plan;
 pub mod rng;
 pub mod rows;
+pub mod schedules;
 pub mod script;
 pub mod show;
 pub mod store;

@@ -50,6 +50,7 @@ pub fn check(inspection: &Inspection<'_>) -> Result<(), Violation> {
     inspection.workers()?;
     inspection.jobs()?;
     inspection.executions()?;
+    inspection.schedules()?;
     inspection.subscribers()
 }
 
@@ -432,6 +433,20 @@ impl Inspection<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A schedule fires when its time has come.
+    fn schedules(&self) -> Result<(), Violation> {
+        let slow = if self.setting.plan.is_slow() { SLOW_PASSES } else { Duration::ZERO };
+        let late_us = i64::try_from((2 * SLACK + slow).as_micros()).expect("some seconds");
+        let clock_us = self.clock_us();
+        match self.known.schedules.due().find(|(_, next_us)| clock_us - next_us > late_us) {
+            Some((name, next_us)) => {
+                let story = format!("{name} should have fired at {next_us}, and it is {clock_us}");
+                broken("a schedule fires when its time has come", story)
+            }
+            None => Ok(()),
+        }
     }
 
     /// A worker that lost a claim stops its run.

@@ -15,7 +15,7 @@ usage: sim --seed N [--trace]      runs one world; with the end of its trace, or
        sim --seeds N [--from M]    runs the worlds of the seeds M (0) to M + N - 1, up to the first that fails
        sim --mutants [NAME]...     runs up to 1,000 worlds of each mutant (or of those named): each must be caught
 From seed 1000000 on the worlds have jobs that lock, from seed 2000000 on jobs that may not run at once,
-and from seed 3000000 on an operator who quiets and drains workers.";
+from seed 3000000 on an operator who quiets and drains workers, and from seed 4000000 on schedules.";
 
 enum Command {
     One { seed: u64, whole: bool },

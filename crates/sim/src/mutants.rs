@@ -22,7 +22,7 @@ pub struct Mutant {
 
 /// All mutants: for any world, for worlds with locks, and for worlds where not all jobs may start.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
-    MUTANTS.iter().chain(LOCK_MUTANTS).chain(ELIGIBILITY_MUTANTS).chain(MODE_MUTANTS)
+    MUTANTS.iter().chain(LOCK_MUTANTS).chain(ELIGIBILITY_MUTANTS).chain(MODE_MUTANTS).chain(SCHEDULE_MUTANTS)
 }
 
 /// Mistakes about the modes of workers. They show only in worlds with an operator ([`crate::plan::MODES_FROM`]).
@@ -33,6 +33,45 @@ pub const MODE_MUTANTS: &[Mutant] = &[Mutant {
     replace: "    if false {\n        fair.made_pending",
     why: "A worker that has not learnt yet that it is quiet claims a job.",
 }];
+
+/// Mistakes about schedules. They show only in worlds with schedules ([`crate::plan::SCHEDULES_FROM`]).
+pub const SCHEDULE_MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "double_fire",
+        file: "crates/queue/src/schedules/fire.rs",
+        find: "    new.await_next(now_us);\n    for (n, at_us)",
+        replace: "    new.await_next(next_us.saturating_sub(1));\n    for (n, at_us)",
+        why: "A schedule fires the same instant again.",
+    },
+    Mutant {
+        name: "lost_fire",
+        file: "crates/queue/src/schedules/fire.rs",
+        find: "    for (n, at_us) in fires.into_iter().enumerate() {\n        if n > 0 && (",
+        replace: "    for (n, at_us) in fires.into_iter().take(1).enumerate() {\n        if n > 0 && (",
+        why: "Of several instants that have come at the same time, a schedule fires the first one only.",
+    },
+    Mutant {
+        name: "stale_row_fires",
+        file: "crates/queue/src/schedules/fire.rs",
+        find: ".filter(|schedule| schedule.next == Some(*at_us))",
+        replace: "",
+        why: "A node that looked a moment too early fires the next instant before its time.",
+    },
+    Mutant {
+        name: "on_time_is_missed",
+        file: "crates/queue/src/schedules/plan.rs",
+        find: "    if next_us >= on_time_us {\n",
+        replace: "    if next_us >= now_us {\n",
+        why: "A schedule treats an instant as missed for which it is a second late.",
+    },
+    Mutant {
+        name: "sleeps_through",
+        file: "crates/worker/src/schedules.rs",
+        find: "                            Some(next_us) => runtime.sleep_until(next_us).await,\n",
+        replace: "                            Some(next_us) if next_us < 0 => runtime.sleep_until(next_us).await,\n                            Some(_) => std::future::pending().await,\n",
+        why: "No schedule fires until a client changes one.",
+    },
+];
 
 /// Mistakes about jobs and workers.
 pub const MUTANTS: &[Mutant] = &[

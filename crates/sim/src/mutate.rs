@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use crate::mutants::{ELIGIBILITY_MUTANTS, LOCK_MUTANTS, MODE_MUTANTS, MUTANTS, Mutant, all};
-use crate::plan::{ELIGIBILITY_FROM, LOCKS_FROM, MODES_FROM};
+use crate::mutants::{
+    ELIGIBILITY_MUTANTS, LOCK_MUTANTS, MODE_MUTANTS, MUTANTS, Mutant, SCHEDULE_MUTANTS, all,
+};
+use crate::plan::{ELIGIBILITY_FROM, LOCKS_FROM, MODES_FROM, SCHEDULES_FROM};
 
 /// The number of seeds within which a mistake must be caught. Most need fewer than 20; the rarest needs several hundred.
 const SEEDS: u64 = 1_000;
 /// The number of seeds that must hold without a mistake.
 const UNCHANGED_SEEDS: u64 = 100;
 /// The crates that a world is built from.
-const CRATES: [&str; 5] = ["policy", "store", "queue", "worker", "sim"];
+const CRATES: [&str; 6] = ["calendar", "policy", "store", "queue", "worker", "sim"];
 
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -105,6 +107,7 @@ impl Workshop {
             (LOCK_MUTANTS, LOCKS_FROM),
             (ELIGIBILITY_MUTANTS, ELIGIBILITY_FROM),
             (MODE_MUTANTS, MODES_FROM),
+            (SCHEDULE_MUTANTS, SCHEDULES_FROM),
         ] {
             let is_chosen =
                 |mutant: &&Mutant| names.is_empty() || names.iter().any(|name| name == mutant.name);

@@ -15,8 +15,9 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Meter, Runtime, Store};
 use turnwise_worker::{
-    Deadlines, External, Live, Membership, Monitor, Options, Retention, RetentionOptions, Tunables, Worker,
-    fold_counts, keep_clock, membership_events, release_filtered, settle_dependencies, settle_lifetimes,
+    Deadlines, External, Live, Membership, Monitor, Options, Retention, RetentionOptions, Schedules,
+    Tunables, Worker, fold_counts, keep_clock, membership_events, release_filtered, settle_dependencies,
+    settle_lifetimes,
 };
 
 use crate::check::Checker;
@@ -245,6 +246,10 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
     if plan.timeouts {
         let deadlines = Deadlines { store: store.clone(), keys: keys.clone(), external };
         tasks.push(tokio::spawn(deadlines.run(never.clone())));
+    }
+    if plan.schedules {
+        let (store, keys) = of();
+        tasks.push(tokio::spawn(Schedules { store, keys, metrics: Arc::default() }.run(never.clone())));
     }
     if plan.eligibility.is_some() {
         tasks.push(tokio::spawn(settle_dependencies(of(), never.clone())));

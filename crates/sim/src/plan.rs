@@ -28,6 +28,9 @@ pub const ELIGIBILITY_FROM: u64 = 2_000_000;
 /// From this seed on, worlds have an operator who quiets and drains workers during chaos. All jobs may start, and none locks.
 pub const MODES_FROM: u64 = 3_000_000;
 
+/// From this seed on, worlds have schedules. All jobs may start, and none locks.
+pub const SCHEDULES_FROM: u64 = 4_000_000;
+
 /// The job type of the external workers.
 pub const EXTERNAL: &str = "x";
 
@@ -83,6 +86,8 @@ pub struct Plan {
     pub eligibility: Option<EligibilityPlan>,
     /// Whether an operator quiets and drains workers.
     pub modes: bool,
+    /// Whether there are schedules.
+    pub schedules: bool,
     /// Whether some runs have timeouts.
     pub timeouts: bool,
     /// Whether continuous jobs take all slots at the end, before the check of turns.
@@ -218,7 +223,8 @@ impl Plan {
             limits: *rng.choose(&[Limits::DEFAULT, Limits::ETCD, Limits::SMALL]),
             locks,
             eligibility,
-            modes: seed >= MODES_FROM,
+            modes: (MODES_FROM..SCHEDULES_FROM).contains(&seed),
+            schedules: seed >= SCHEDULES_FROM,
             timeouts: seed % 3 == 1,
             fills: seed % 3 == 2,
             options,

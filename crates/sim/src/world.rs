@@ -510,6 +510,9 @@ impl World {
                 story: format!("a client ended badly: {error}"),
             })?);
         }
+        if let Some(client) = ready.first_mut().filter(|_| setting.plan.schedules) {
+            client.remove_schedules().await;
+        }
         self.turns(&mut ready).await?;
         let mut end_us = 0;
         let mut fewest = usize::MAX;

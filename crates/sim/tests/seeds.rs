@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use turnwise_sim::plan::{ELIGIBILITY_FROM, LOCKS_FROM, MODES_FROM};
+use turnwise_sim::plan::{ELIGIBILITY_FROM, LOCKS_FROM, MODES_FROM, SCHEDULES_FROM};
 use turnwise_sim::world::{quiet_panics, run};
 
 /// The number of worlds that a run of all tests can afford. `cargo xtask sim --seeds 10000` runs more.
@@ -14,6 +14,8 @@ const SEEDS_WITH_LOCKS: u64 = 25;
 const SEEDS_OF_ELIGIBILITY: u64 = 25;
 /// How many of these have an operator. `cargo xtask sim --seeds 2000 --from 3000000` runs more.
 const SEEDS_WITH_MODES: u64 = 15;
+/// How many of these have schedules. `cargo xtask sim --seeds 2000 --from 4000000` runs more.
+const SEEDS_WITH_SCHEDULES: u64 = 15;
 /// Seeds that have found bugs without another test (docs/design/simulation.md).
 const THAT_FOUND: [u64; 14] = [
     1_826, 1_000_157, 1_000_553, 1_000_719, 1_001_086, 1_001_116, 1_001_298, 1_001_503, 2_000_134, 2_000_162,
@@ -23,11 +25,12 @@ const THAT_FOUND: [u64; 14] = [
 #[test]
 fn the_invariants_hold_in_every_world() {
     quiet_panics();
-    let plain = 0..SEEDS - SEEDS_WITH_LOCKS - SEEDS_OF_ELIGIBILITY - SEEDS_WITH_MODES;
+    let plain = 0..SEEDS - SEEDS_WITH_LOCKS - SEEDS_OF_ELIGIBILITY - SEEDS_WITH_MODES - SEEDS_WITH_SCHEDULES;
     let seeds: Vec<u64> = plain
         .chain(LOCKS_FROM..LOCKS_FROM + SEEDS_WITH_LOCKS)
         .chain(ELIGIBILITY_FROM..ELIGIBILITY_FROM + SEEDS_OF_ELIGIBILITY)
         .chain(MODES_FROM..MODES_FROM + SEEDS_WITH_MODES)
+        .chain(SCHEDULES_FROM..SCHEDULES_FROM + SEEDS_WITH_SCHEDULES)
         .chain(THAT_FOUND)
         .collect();
     let (next, failures) = (AtomicUsize::new(0), Mutex::new(Vec::new()));

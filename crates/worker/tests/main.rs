@@ -20,5 +20,6 @@ mod nodes;
 mod priorities;
 mod recording;
 mod rotation;
+mod schedules;
 mod services;
 mod worker;

@@ -19,6 +19,7 @@ pub(super) struct TouchedRows {
     pub reports: Vec<Report>,
     pub tenants: tenants::Touched,
     pub locks: locks::Touched,
+    pub schedules: Vec<schedules::Change>,
 }
 
 impl TouchedRows {
@@ -40,6 +41,10 @@ impl TouchedRows {
         }
         if let Some(filters) = &mut known.filters {
             filters.observe(&row, change, commit.now_us).map_err(unreadable)?;
+        }
+        if let Row::Schedule(name) = &row {
+            let change = schedules::Change::read(name, change.old.as_ref(), change.new.as_ref());
+            self.schedules.push(change.map_err(unreadable)?);
         }
         if let Row::Job(job) = &row {
             known.changed_us.insert(job.clone(), commit.now_us);
