@@ -304,7 +304,7 @@ async fn check_jobs(app: &App, caller: &Caller, tx: &Transaction, ready: &Ready)
 }
 
 /// Checks the tenant that a job is charged to.
-fn check_tenant(caller: &Caller, job: &turnwise_queue::NewJob) -> Result<()> {
+pub(super) fn check_tenant(caller: &Caller, job: &turnwise_queue::NewJob) -> Result<()> {
     if caller.writes(&job.tenant) {
         return Ok(());
     }
@@ -434,6 +434,18 @@ pub(super) fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
         reasons: if request.reason.is_empty() { spec.reasons } else { request.reason.clone() },
         ..spec
     })
+}
+
+/// A job that a schedule will add, checked as one that is added now. `place` names it in errors.
+pub(super) fn prepared(
+    app: &App,
+    caller: &Caller,
+    commands: &builtin_types::Commands<'_>,
+    request: NewJob,
+    now_us: i64,
+    place: &str,
+) -> Result<turnwise_queue::NewJob> {
+    prepare(app, caller, commands, request, now_us, || place.to_owned()).map(|ready| ready.job)
 }
 
 fn prepare(

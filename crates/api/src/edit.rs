@@ -256,12 +256,17 @@ fn none() -> Box<RawValue> {
 }
 
 /// Refuses options in which a hidden member is as it was shown: the job would get the asterisks in place of the secret.
-async fn check_hidden(app: &App, tx: &Transaction, job_type: &str, options: &RawValue) -> Result<()> {
+pub(super) async fn check_hidden(
+    app: &App,
+    tx: &Transaction,
+    job_type: &str,
+    options: &RawValue,
+) -> Result<()> {
     let hidden = Secrets::of_type(tx, &app.keys, job_type).await?;
     match hidden.hide_some() && options.get().contains(&format!("\"{}\"", secrets::HIDDEN)) {
         true => Err(V1Error::bad(
             format!("options: `{}` stands for a member that the type hides", secrets::HIDDEN),
-            "state the value of each hidden member: an edit replaces the options as a whole",
+            "state the value of each hidden member: it replaces the options as a whole",
         )),
         false => Ok(()),
     }

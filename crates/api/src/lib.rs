@@ -34,6 +34,7 @@ mod position_text;
 mod quota;
 mod responses;
 mod run_locks;
+pub mod schedules;
 pub mod sight;
 pub mod sorted;
 mod stream;
@@ -84,6 +85,14 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(stream::follow_jobs))
         .routes(routes!(webhooks::list_webhooks))
         .routes(routes!(webhooks::get_webhook, webhooks::put_webhook, webhooks::remove_webhook))
+        .routes(routes!(schedules::list_schedules))
+        .routes(routes!(schedules::get_schedule, schedules::put_schedule, schedules::remove_schedule))
+        .routes(routes!(schedules::preview_schedule))
+        .routes(routes!(schedules::pause_schedule))
+        .routes(routes!(schedules::resume_schedule))
+        .routes(routes!(schedules::fire_schedule))
+        .routes(routes!(schedules::backfill_schedule))
+        .routes(routes!(schedules::preview_unstored))
         .routes(routes!(jobs::cancel_job))
         .routes(routes!(jobs::retry_job))
         .routes(routes!(edit::hold_job))

@@ -23,6 +23,7 @@ use utoipa::{Modify, OpenApi};
     ),
     tags(
         (name = "jobs", description = "For clients: add, list, get, wait, follow, cancel, retry, remove."),
+        (name = "schedules", description = "For clients: jobs that the server adds again and again."),
         (name = "events", description = "For clients: what happens to all jobs, as it happens, as a stream or sent to a URL."),
         (name = "bulk", description = "For clients: one change to all jobs that meet a condition."),
         (name = "workers", description = "For workers: register, ping, accept, update, lock, finish, fail, snooze, release, end, leave."),

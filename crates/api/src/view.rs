@@ -104,6 +104,11 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
         keep_ms: ms(job.spec.lifetime.keep_us),
         expires_us: job.due_us.filter(|_| !ended),
         removed_us: job.due_us.filter(|_| ended),
+        schedule: job.spec.schedule.map(|from| api::JobSchedule {
+            name: from.name,
+            scheduled_at_us: from.at_us,
+            fired_at_us: from.fired_us,
+        }),
         worker,
         claim,
         summary: job.spec.summary,

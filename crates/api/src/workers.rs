@@ -25,7 +25,7 @@ use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{Call, RunPath, Shown, TypePath, WorkerPath, check_stated};
 use super::responses::{BadBody, Common, Membership, NoWorker};
-use super::{builtin_types, modes, output, quota, types, view, workers_of};
+use super::{builtin_types, modes, output, quota, schedules, types, view, workers_of};
 
 /// Maximum total size of the options in one response with jobs, in bytes. A single job's options may be larger.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
@@ -213,9 +213,12 @@ pub(super) async fn accept(
         bytes += accepted.options.get().len();
         *n == 0 || bytes <= MAX_ANSWER_BYTES
     });
-    let jobs = fitting.map(|(_, turnwise_worker::Accepted { job, options, claim })| {
+    let fitting: Vec<_> = fitting.map(|(_, accepted)| accepted).collect();
+    let mut of_schedules = schedules::of_runs(&app, fitting.iter().map(|accepted| &accepted.job)).await?;
+    let jobs = fitting.into_iter().map(|turnwise_worker::Accepted { job, options, claim }| {
         let Terms { timeouts, max_attempts, .. } = job.terms();
         AcceptedJob {
+            schedule: of_schedules.remove(&job.id),
             traceparent: app.spans.of_run(&job).map(|context| context.to_string()),
             timeout_ms: view::ms(timeouts.run_us),
             heartbeat_timeout_ms: view::ms(timeouts.heartbeat_us),

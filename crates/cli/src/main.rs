@@ -30,6 +30,7 @@ mod printable;
 mod progress;
 mod remote;
 mod replicate;
+mod schedules;
 mod serve;
 mod signals;
 mod simulate;
@@ -110,6 +111,9 @@ enum Command {
     Events(events::Args),
     /// List tenants: their shares, their run time, and their waiting jobs
     Tenants(tenants::Args),
+    /// Add jobs again and again: add, list, show, preview, pause, resume, fire, backfill and remove schedules
+    #[command(subcommand)]
+    Schedules(schedules::Command),
     /// Send events to URLs: add, list, show, pause, resume and remove webhooks
     #[command(subcommand)]
     Webhooks(webhooks::Command),
@@ -198,6 +202,7 @@ fn main() -> ExitCode {
             Command::Jobs(command) => jobs::run(command).await,
             Command::Why(args) => why::run(args).await,
             Command::Events(args) => events::run(args).await,
+            Command::Schedules(command) => schedules::run(command).await,
             Command::Webhooks(command) => webhooks::run(command).await,
             Command::Filters(command) => filters::run(command).await,
             Command::Types(command) => types::run(command).await,

@@ -28,6 +28,7 @@ mod follow;
 mod identities;
 mod jobs;
 mod output;
+mod schedules;
 mod servers;
 mod settings;
 mod sse;

@@ -343,7 +343,7 @@ impl Default for Workers {
 }
 
 /// `[limits]`
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// `requests_per_second`: how many requests an identity may send; 0 is no limit.
     pub requests_per_second: u32,
@@ -351,6 +351,14 @@ pub struct Limits {
     pub waiting_jobs: usize,
     /// `workers`: how many workers of each type an identity may register; 0 is no limit.
     pub workers: usize,
+    /// `schedules`: how many schedules a tenant may have.
+    pub schedules: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { requests_per_second: 0, waiting_jobs: 0, workers: 0, schedules: 1_000 }
+    }
 }
 
 /// `[prometheus]`

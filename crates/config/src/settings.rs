@@ -248,6 +248,7 @@ pub const SETTINGS: &[Setting] = settings! {
     requests_per_second: Live, limits.requests_per_second = number(0..=1_000_000);
     waiting_jobs: Live, limits.waiting_jobs = number(0..=1_000_000);
     workers: Live, limits.workers = number(0..=100_000);
+    schedules: Live, limits.schedules = number(0..=20_000);
 
     [chttpd]
     enable_cors: Live, cors.enabled = boolean();

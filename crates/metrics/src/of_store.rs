@@ -10,6 +10,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use turnwise_explain::types::OfType;
 use turnwise_queue::nodes;
+use turnwise_queue::schedules::{self, Tally};
 
 use crate::Metrics;
 
@@ -29,6 +30,7 @@ pub struct StoreMetrics {
     pub took: Duration,
     pub nodes: usize,
     pub types: Vec<OfType>,
+    pub schedules: Tally,
 }
 
 /// Collects while clients ask.
@@ -102,5 +104,8 @@ async fn collect(metrics: &Metrics) -> Result<StoreMetrics, String> {
     for job_type in metrics.web.types().await.map_err(|error| error.to_string())? {
         types.push(metrics.web.of_type(&job_type).await.map_err(|error| error.to_string())?);
     }
-    Ok(StoreMetrics { taken: Instant::now(), took: begun.elapsed(), nodes, types })
+    let tx = metrics.web.store.begin().await.map_err(|error| error.to_string())?;
+    let schedules = schedules::tally(&tx, &metrics.web.keys, metrics.web.now_us()).await;
+    let schedules = schedules.map_err(|error| error.to_string())?;
+    Ok(StoreMetrics { taken: Instant::now(), took: begun.elapsed(), nodes, types, schedules })
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use turnwise_explain::types::{OfTenant, OfType};
 use turnwise_queue::NODE_TYPE;
+use turnwise_queue::schedules::Tally;
 use turnwise_store::Condition;
 use turnwise_worker::{CrashKind, MAX_TYPES, OTHER, RunResult};
 
@@ -108,6 +109,11 @@ fn workers(metrics: &Metrics, text: &mut Text) {
         }
     }
     tasks(metrics, text);
+    let help = "Fires of schedules that this node has made, by their outcome.";
+    let mut family = text.family("turnwise_schedule_fires", Kind::Counter, help);
+    for (outcome, fires) in metrics.workers.fires() {
+        family.value(&[("outcome", outcome)], fires);
+    }
     let mut family = text.family("turnwise_job_crashes", Kind::Counter, "Runs that crashed, by the kind.");
     for (job_type, counted) in &all {
         for (kind, name) in CrashKind::ALL {
@@ -209,6 +215,7 @@ fn write_store_metrics(store: &StoreMetrics, most: usize, now_us: i64, text: &mu
     text.gauge("turnwise_state_age_seconds", help, Duration::as_secs_f64(&store.taken.elapsed()));
     let help = "How long it took to read that state.";
     text.gauge("turnwise_state_read_seconds", help, store.took.as_secs_f64());
+    write_schedules(&store.schedules, text);
     let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
     let per_type: [Named<TypeValue>; 4] = [
         ("turnwise_workers", "Workers with slots, of the whole store.", |of| of.workers),
@@ -255,6 +262,17 @@ fn write_store_metrics(store: &StoreMetrics, most: usize, now_us: i64, text: &mu
             }
         }
     }
+}
+
+fn write_schedules(counted: &Tally, text: &mut Text) {
+    let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+    let help = "Schedules of the whole store, the same at every node.";
+    let mut family = text.family("turnwise_schedules", Kind::Gauge, help);
+    for (state, number) in [("active", counted.active), ("paused", counted.paused), ("over", counted.over)] {
+        family.value(&[("state", state)], count(number));
+    }
+    let help = "Schedules whose next fire should have been more than a minute ago.";
+    text.gauge("turnwise_schedules_late", help, count(counted.late));
 }
 
 /// A tenant's share of a type's slots.

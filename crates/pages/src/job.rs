@@ -152,6 +152,7 @@ fn facts(visit: &Visit, job: &Job, why: &Why, around: &Graph, now_us: i64) -> Ma
             }
             @if let Some(user) = &job.user { dt { "User (stated)" } dd { bdi { (user) } } }
             dt { "Priority" } dd { (job.priority) }
+            @if let Some(from) = &job.schedule { dt { "Schedule" } dd { a href=(super::schedules::schedule_link(&from.name)) { bdi { (from.name) } } " for " (time(from.scheduled_at_us)) } }
             dt { "Added" } dd { (time(job.added_us)) " (" (ago(job.added_us, now_us)) ")" }
             @if let Some(started) = job.started_us { dt { "Last started" } dd { (time(started)) } }
             @if let Some(at) = job.not_before_us { dt { "Not before" } dd { (time(at)) " (" (ago(at, now_us)) ")" } }

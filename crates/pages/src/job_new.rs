@@ -195,7 +195,7 @@ fn delay_ms(fields: &Fields) -> Result<Option<u64>> {
 }
 
 /// Options as they are typed. An error names the line and the column.
-fn options(text: &str) -> Result<Box<RawValue>> {
+pub(super) fn options(text: &str) -> Result<Box<RawValue>> {
     // Browsers send both.
     let text = text.replace("\r\n", "\n");
     if let Err(error) = check_options(&text) {

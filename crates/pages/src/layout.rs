@@ -22,6 +22,7 @@ pub(super) const NAVIGATION: &[(&str, &str, &str, Right)] = &[
     ("t", "/ui/tenants", "Tenants", Right::Read),
     ("h", "/ui/history", "History", Right::Read),
     ("r", "/ui/replications", "Replications", Right::Read),
+    ("c", "/ui/schedules", "Schedules", Right::Read),
     ("x", "/ui/indexes", "Indexes", Right::Read),
     ("l", "/ui/locks", "Locks", Right::Read),
     ("w", "/ui/workers", "Workers", Right::Operate),

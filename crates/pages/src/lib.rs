@@ -40,6 +40,7 @@ mod redirect;
 mod replication;
 mod replication_new;
 mod replications;
+mod schedules;
 mod settings;
 mod tenants;
 mod visit;
@@ -118,6 +119,9 @@ const ROUTES: &[Route] = &[
     post("/ui/replications/new", Right::Write, |visit| Box::pin(replication_new::add(visit))),
     get("/ui/replication", Right::Read, |visit| Box::pin(replication::page(visit))),
     post("/ui/replication", Right::Write, |visit| Box::pin(replication::act(visit))),
+    get("/ui/schedules", Right::Read, |visit| Box::pin(schedules::page(visit))),
+    post("/ui/schedules", Right::Write, |visit| Box::pin(schedules::act(visit))),
+    get("/ui/schedule", Right::Read, |visit| Box::pin(schedules::one(visit))),
     get("/ui/indexes", Right::Read, |visit| Box::pin(indexes::page(visit))),
     get("/ui/locks", Right::Read, |visit| Box::pin(locks::page(visit))),
     get("/ui/workers", Right::Operate, |visit| Box::pin(workers::page(visit))),

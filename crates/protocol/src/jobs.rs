@@ -421,6 +421,8 @@ answers! {
         /// Ended: its record is removed at this time, in µs, if not before, because that is what it, or its task, states.
         #[serde(deserialize_with = "crate::number::optional")]
         pub removed_us: Option<i64>,
+        /// The schedule that has added it.
+        pub schedule: Option<JobSchedule>,
         /// Its user has cancelled or removed it, and its worker has not stopped it yet.
         pub cancel_requested: bool,
         /// Running: the worker that holds it.
@@ -463,6 +465,26 @@ answers! {
         pub version: Option<String>,
         /// Its steps, newest first. The oldest entries are dropped.
         pub history: Vec<Event>,
+    }
+
+    /// The schedule that a job comes from.
+    #[derive(PartialEq, Eq)]
+    pub struct JobSchedule {
+        /// The name of the schedule.
+        pub name: String,
+        /// The time of the fire by the schedule, in µs since the Unix epoch.
+        pub scheduled_at_us: i64,
+        /// When the server made the fire.
+        pub fired_at_us: i64,
+    }
+
+    /// The last job of a schedule that has completed.
+    pub struct LastSuccess {
+        /// The id of the job.
+        pub id: String,
+        /// Its result, if it is small.
+        #[schema(value_type = serde_json::Value)]
+        pub result: Option<Box<RawValue>>,
     }
 
     /// The error of one of a job's runs.

@@ -17,6 +17,7 @@
 //! - [`tenants`] and [`why`]: each tenant's share and queue, and why a job waits.
 //! - [`locking`]: which jobs hold or want locks, and requests for locks while a job runs.
 //! - [`nodes`]: the servers that share a store, and the state of that store.
+//! - [`schedules`]: jobs that the server adds again and again.
 //! - [`types`]: what is stated of all jobs of a type.
 //! - [`fleets`]: supervisors of worker processes, and their reports about themselves.
 //! - [`webhooks`]: events that the server sends to URLs.
@@ -57,6 +58,7 @@ pub mod names;
 pub mod nodes;
 mod number;
 mod object;
+pub mod schedules;
 pub mod stream;
 pub mod tenants;
 pub mod types;
@@ -81,6 +83,7 @@ pub use locks::*;
 pub use names::Problem;
 pub use nodes::*;
 pub use object::Object;
+pub use schedules::*;
 pub use tenants::*;
 pub use types::*;
 pub use webhooks::*;

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 
 use crate::answer::answers;
 use crate::error::Error;
-use crate::jobs::State;
+use crate::jobs::{LastSuccess, State};
 use crate::names::{JobId, TaskName, WorkerId};
 use crate::types::TaskTerms;
 use crate::word::words;
@@ -144,6 +144,18 @@ pub struct Accepted {
 }
 
 answers! {
+    /// The schedule that the job of a run comes from.
+    pub struct RunSchedule {
+        /// The name of the schedule.
+        pub name: String,
+        /// The time of the fire by the schedule, in µs since the Unix epoch.
+        pub scheduled_at_us: i64,
+        /// When the server made the fire.
+        pub fired_at_us: i64,
+        /// The last job of the schedule that has completed.
+        pub last_success: Option<LastSuccess>,
+    }
+
     /// A job that a worker has claimed. The worker holds it until it ends the job, loses the claim, or is removed.
     pub struct AcceptedJob {
         /// Its id.
@@ -164,6 +176,8 @@ answers! {
         pub timeout_ms: Option<u64>,
         /// Longest time between two reports, in ms: the job's own or its type's. A run that exceeds it loses its claim.
         pub heartbeat_timeout_ms: Option<u64>,
+        /// The schedule that has added the job, and what its last job that has completed has returned.
+        pub schedule: Option<RunSchedule>,
         /// The run's trace (W3C Trace Context), for the requests that it sends. Only if the job is traced.
         pub traceparent: Option<String>,
         /// The input of the job's handler. It may hold secrets.

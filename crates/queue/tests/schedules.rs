@@ -216,6 +216,21 @@ async fn a_job_that_has_not_ended_decides_with_the_overlap() {
 }
 
 #[tokio::test]
+async fn a_job_of_another_tenant_with_the_id_of_a_fire_is_neither_awaited_nor_cancelled() {
+    for overlap in [Overlap::Skip, Overlap::Queue, Overlap::CancelRunning] {
+        let world = World::new().await;
+        world.put(&NewSchedule { overlap, ..new("mine", 10) }, MINUTE).await;
+        let foreign =
+            NewJob::new(T, &id("mine", 10), json("{}")).with(|spec| spec.tenant = "other".to_owned());
+        world.run(async |tx, keys| jobs::add_once(tx, keys, &foreign, 2 * MINUTE).await.map(drop)).await;
+        assert_eq!(world.fire(10 * MINUTE).await, ["10: exists"], "{overlap:?}");
+        assert_eq!(world.fire(20 * MINUTE).await, ["20: added"], "{overlap:?}");
+        assert_eq!(world.get(&id("mine", 10)).await.state(), State::Pending, "{overlap:?}");
+        assert_eq!(world.get(&id("mine", 20)).await.state(), State::Pending, "{overlap:?}");
+    }
+}
+
+#[tokio::test]
 async fn failures_in_a_row_pause_and_a_success_is_remembered() {
     let world = World::new().await;
     world.put(&NewSchedule { pause_after: Some(2), ..new("s", 10) }, MINUTE).await;

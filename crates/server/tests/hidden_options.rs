@@ -71,6 +71,7 @@ async fn look(caller: &As<'_>) {
         "/v1/queue?type=t",
         "/v1/workers",
         "/v1/webhooks",
+        "/v1/schedules",
         "/v1/locks",
         "/v1/history",
         "/v1/bulk",

@@ -86,6 +86,8 @@ async fn fill(admin: &As<'_>, tenant: &str, worker: &str) {
         "url": format!("http://127.0.0.1:1/{tenant}"), "secret": "0123456789abcdef", "tenant": tenant, "enabled": false
     });
     ok(admin, "PUT", &format!("/v1/webhooks/{tenant}"), &webhook).await;
+    let schedule = json!({"when": {"every_ms": 86_400_000}, "note": tenant, "job": {"type": "t", "tenant": tenant, "tags": [tenant]}});
+    ok(admin, "PUT", &format!("/v1/schedules/{tenant}"), &schedule).await;
     ok(admin, "PUT", &format!("/{tenant}/_replicator"), &Value::Null).await;
     let doc = json!({
         "source": format!("http://127.0.0.1:1/{tenant}"), "target": format!("http://127.0.0.1:1/{tenant}-copy"),
@@ -114,6 +116,8 @@ fn reads(name: &str) -> Vec<String> {
         "/v1/history",
         "/v1/events?since=oldest&limit=1000",
         "/v1/webhooks",
+        "/v1/schedules",
+        "/v1/schedules?limit=1",
         "/v1/counts",
         "/v1/counts?by=tenant",
         "/v1/counts?type=t&by=tenant",
@@ -152,6 +156,9 @@ fn reads(name: &str) -> Vec<String> {
     paths.push(format!("/v1/matching?where=tenant+%3D+{name}&action=retry"));
     paths.push(format!("/v1/bulk/{name}"));
     paths.push(format!("/v1/webhooks/{name}"));
+    paths.push(format!("/v1/schedules?tenant={name}"));
+    paths.push(format!("/v1/schedules/{name}"));
+    paths.push(format!("/v1/schedules/{name}/preview"));
     for id in ["holds", "crash", "fails", "waits", "later", "after", "limited"] {
         let job = format!("/v1/jobs/t/{name}-{id}");
         paths.extend([
@@ -312,6 +319,15 @@ async fn nothing_of_another_tenant_can_be_changed() {
     let path = format!("/v1/webhooks/{SECRET}");
     assert_eq!(client.put(&path, &webhook).await.error(), (409, "conflict"));
     assert_eq!(client.delete(&path).await.error(), (404, "not_found"));
+    let path = format!("/v1/schedules/{SECRET}");
+    let schedule = json!({"when": {"every_ms": 86_400_000}, "job": {"type": "t", "tenant": "acme"}});
+    assert_eq!(client.put(&path, &schedule).await.error(), (409, "conflict"));
+    assert_eq!(client.delete(&path).await.error(), (404, "not_found"));
+    for what in ["pause", "resume", "fire", "backfill"] {
+        let body = if what == "backfill" { json!({"from_us": 0, "to_us": 1}) } else { json!({}) };
+        let answer = client.post(&format!("{path}/{what}"), &body).await;
+        assert_eq!(answer.error(), (404, "not_found"), "{what}: {}", answer.body);
+    }
     // Its id is taken, and nothing more is said.
     let taken =
         client.put(&format!("/v1/bulk/{SECRET}"), &json!({"action": "cancel", "where": "id = a"})).await;

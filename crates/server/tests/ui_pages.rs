@@ -366,6 +366,50 @@ async fn webhooks_are_added_paused_and_removed() {
 }
 
 #[tokio::test]
+async fn schedules_are_previewed_added_paused_fired_and_removed() {
+    let server = TestServer::start().await;
+    let me = everyone(&server);
+    assert!(me.page("/ui/schedules").await.contains("There are no schedules here."));
+    let schedule = |cron: &'static str, wanted: &'static str| {
+        [
+            ("name", "<i>night"),
+            ("type", "mail"),
+            ("cron", cron),
+            ("zone", "Europe/Berlin"),
+            ("options", "{\"to\": \"jan\"}"),
+            ("note", "a & b"),
+            ("do", wanted),
+        ]
+    };
+    let (status, page) = me.form("/ui/schedules", &schedule("61 * * * *", "preview")).await;
+    assert!(
+        status == 400 && page.contains("value=\"61 * * * *\"") && page.contains("role=\"alert\""),
+        "{page}"
+    );
+    // On one of these days, the clocks are set forward.
+    let page = me.done("/ui/schedules", &schedule("0 30 2 25-31 3 * 2031", "preview")).await;
+    assert!(page.contains("the clocks skip its time"), "{page}");
+    let page = me.done("/ui/schedules", &schedule("0 30 2 25-31 3 * 2031", "save")).await;
+    assert!(page.contains("Saved.") && page.contains("It has not fired yet."), "{page}");
+    assert!(page.contains("&lt;i&gt;night") && !page.contains("<i>night"), "{page}");
+    let shown = server.get("/v1/schedules/%3Ci%3Enight").await.body;
+    assert_eq!([&shown["job"]["options"], &shown["note"]], [&json!({"to": "jan"}), &json!("a & b")]);
+
+    let act =
+        async |wanted: &'static str| me.done("/ui/schedules", &[("name", "<i>night"), ("do", wanted)]).await;
+    assert!(act("pause").await.contains("paused"));
+    assert!(act("resume").await.contains("It fires from now on."));
+    assert!(act("fire").await.contains("A job was added."));
+    let jobs = server.get("/v1/jobs?type=mail").await.body;
+    let id = jobs["jobs"][0]["id"].as_str().unwrap();
+    assert!(me.page(&path("/ui/job", &[("type", "mail"), ("id", id)])).await.contains("/ui/schedule?name="));
+    assert!(act("remove").await.contains("Remove this schedule?"));
+    me.done("/ui/schedules", &[("name", "<i>night"), ("do", "remove"), ("confirmed", "1")]).await;
+    assert_eq!(server.get("/v1/schedules").await.body, json!({ "schedules": [] }));
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
 async fn settings_are_changed_where_the_api_changes_them() {
     let server = TestServer::start_with("max_jobs = 77\n[upstream]\n").await;
     let me = everyone(&server);
@@ -518,6 +562,7 @@ async fn forms_of_other_sites_change_nothing() {
         "/ui/workers",
         "/ui/filters",
         "/ui/webhooks",
+        "/ui/schedules",
         "/ui/settings",
         "/ui/identities/users",
         "/ui/identities/tokens",

@@ -203,7 +203,7 @@ fn print(added: &AddedJob) {
 }
 
 /// Parses a JSON value from text, a file, or stdin. Errors do not quote the value, because options may hold secrets.
-pub(super) fn json(argument: &str, text: &str) -> anyhow::Result<Box<RawValue>> {
+pub(crate) fn json(argument: &str, text: &str) -> anyhow::Result<Box<RawValue>> {
     let text = match text.strip_prefix('@') {
         None if text != "-" => text.to_owned(),
         file => {

@@ -14,6 +14,7 @@ use anyhow::anyhow;
 use turnwise_client::protocol::bulk::quoted;
 use turnwise_client::{BulkAction, State};
 
+pub(crate) use self::add::json;
 pub(crate) use self::list::kept_by;
 
 use crate::Failure;

@@ -19,6 +19,7 @@ mod log;
 mod memory;
 mod reload;
 mod sandbox;
+mod schedules;
 mod sealing;
 mod secrets;
 mod see;

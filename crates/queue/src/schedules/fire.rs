@@ -204,7 +204,9 @@ async fn after_last(
         return Ok(Some(Vec::new()));
     };
     // What a transaction changes that ends it now is the same as if it ended a moment later.
-    let Some(last) = open(tx, keys, job_type, id).await? else { return Ok(Some(Vec::new())) };
+    // One that was there already may be another tenant's, which this schedule neither waits for nor cancels.
+    let last = open(tx, keys, job_type, id).await?.filter(|job| job.tenant == schedule.tenant);
+    let Some(last) = last else { return Ok(Some(Vec::new())) };
     match overlap {
         Overlap::Allow => Ok(Some(Vec::new())),
         Overlap::Skip => Ok(None),

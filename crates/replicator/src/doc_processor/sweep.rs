@@ -19,7 +19,8 @@ pub async fn remove_finished_requests(store: &Store, keys: &Keyspace) -> turnwis
     let (mut after, mut removed): (Option<String>, usize) = (None, 0);
     let old = |job: &Job, now_us: i64| {
         let transient = Summary::of(job).is_some_and(|summary| summary.document().is_none());
-        transient && job.state().is_final() && now_us - job.changed_us > KEPT_US
+        // The records of a schedule's jobs stay as long as those of other jobs.
+        transient && job.schedule.is_none() && job.state().is_final() && now_us - job.changed_us > KEPT_US
     };
     loop {
         let (from, now_us) = (after.as_deref(), store.runtime().now_us());

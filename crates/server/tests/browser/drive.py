@@ -208,6 +208,7 @@ def pages(driver, failed):
         ("workers", "/ui/workers", "sender"),
         ("filters", "/ui/filters", "quiet-hours"),
         ("webhooks", "/ui/webhooks", "chat"),
+        ("schedules", "/ui/schedules", "There are no schedules here."),
         ("settings", "/ui/settings", "max_jobs"),
         ("identities", "/ui/identities", "There are no users."),
         ("audit", "/ui/audit", "keeps no audit log"),
