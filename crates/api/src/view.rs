@@ -14,6 +14,7 @@ pub(super) use turnwise_explain::{limited, state, waits_for_time};
 use super::app::App;
 use super::builtin_types;
 use super::error::Result;
+use super::unique;
 
 /// A variant of one enum as that of another one with the same name. The compiler checks that all variants are named.
 macro_rules! same {
@@ -104,6 +105,9 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
         keep_ms: ms(job.spec.lifetime.keep_us),
         expires_us: job.due_us.filter(|_| !ended),
         removed_us: job.due_us.filter(|_| ended),
+        unique_held: job.unique_key.as_ref().filter(|key| key.until_us.is_none()).map(|key| key.held),
+        unique_until_us: job.unique_key.and_then(|key| key.until_us),
+        unique: job.spec.unique.map(unique::shown),
         worker,
         claim,
         summary: job.spec.summary,

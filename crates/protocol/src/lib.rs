@@ -18,6 +18,7 @@
 //! - [`locking`]: which jobs hold or want locks, and requests for locks while a job runs.
 //! - [`nodes`]: the servers that share a store, and the state of that store.
 //! - [`types`]: what is stated of all jobs of a type.
+//! - [`unique`]: unique keys of jobs.
 //! - [`fleets`]: supervisors of worker processes, and their reports about themselves.
 //! - [`webhooks`]: events that the server sends to URLs.
 //! - [`indexes`]: the indexes of CouchDB servers that turnwise keeps up to date.
@@ -60,6 +61,7 @@ mod object;
 pub mod stream;
 pub mod tenants;
 pub mod types;
+pub mod unique;
 pub mod webhooks;
 pub mod why;
 mod word;
@@ -83,6 +85,7 @@ pub use nodes::*;
 pub use object::Object;
 pub use tenants::*;
 pub use types::*;
+pub use unique::*;
 pub use webhooks::*;
 pub use why::*;
 pub use workers::*;

@@ -22,3 +22,4 @@ mod state_machine;
 mod tags;
 mod tasks;
 mod tenants;
+mod unique;

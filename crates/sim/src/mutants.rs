@@ -536,7 +536,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "started_jobs_expire",
         file: "crates/queue/src/transition.rs",
-        find: "        Place::Active(_) => lifetime_rows::set(tx, keys, job, None)?,\n",
+        find: "            lifetime_rows::set(tx, keys, job, None)?;\n",
         replace: "",
         why: "A job that has started in time fails because it has not.",
     },

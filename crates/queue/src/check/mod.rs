@@ -14,6 +14,7 @@ mod lock;
 mod rate;
 mod row;
 mod single;
+mod unique;
 mod whole;
 mod worker;
 
@@ -24,6 +25,7 @@ pub use lock::LockTally;
 pub use rate::RateTally;
 pub use row::{Row, WorkerRow, key_text};
 pub use single::{check_boost, check_single, check_usage, check_waiting};
+pub use unique::{UniqueTally, unique_end, unique_holder};
 pub use whole::check_rows;
 pub use worker::{check_claims, check_stamp, check_worker};
 

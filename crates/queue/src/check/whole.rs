@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::{
-    CountTally, Finding, IndexRow, Invariant, JobKey, JobRows, LockTally, RateTally, Row, WorkerRow,
-    check_awaited, check_claims, check_job, check_single, check_stamp, check_waiting, check_worker,
+    CountTally, Finding, IndexRow, Invariant, JobKey, JobRows, LockTally, RateTally, Row, UniqueTally,
+    WorkerRow, check_awaited, check_claims, check_job, check_single, check_stamp, check_waiting,
+    check_worker, unique_holder,
 };
 use crate::{Active, Keyspace};
 
@@ -21,6 +22,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     let mut locks = LockTally::default();
     let mut rates = RateTally::default();
     let mut counts = CountTally::default();
+    let mut unique = UniqueTally::default();
     let mut unsettled: BTreeSet<(JobKey, i64)> = BTreeSet::new();
     for (key, value) in rows {
         let Some(row) = Row::parse(keys, key) else {
@@ -29,6 +31,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
         };
         findings.extend(check_single(key, &row, value));
         findings.extend(locks.enter(key, &row, value));
+        findings.extend(unique.enter(key, &row, value));
         rates.enter(&row, value);
         counts.enter(&row, None, Some(value));
         if let Row::Index((job_type, id), IndexRow::Active(worker)) = &row
@@ -46,11 +49,17 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
         match row {
             Row::Worker(worker, row) => drop(workers.entry(worker).or_default().insert(row, value.clone())),
             Row::Unsettled(on, group) => drop(unsettled.insert((on, group))),
+            Row::Unique(hash) => {
+                if let Some(job) = unique_holder(value) {
+                    jobs.entry(job).or_default().unique.insert(hash);
+                }
+            }
             _ => {}
         }
     }
     findings.extend(locks.finish());
     findings.extend(rates.finish(keys));
+    findings.extend(unique.finish(keys));
     findings.extend(counts.differences(keys).into_iter().map(|(_, finding)| finding));
     for (job, rows) in &jobs {
         findings.extend(check_job(keys, job, rows, |worker| workers.contains_key(worker)));
