@@ -18,6 +18,7 @@ use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::locks::{self, LockAt, Spot};
 use turnwise_queue::schedules::{self, NewSchedule, Template};
 use turnwise_queue::tasks::Tasks;
+use turnwise_queue::unique::{self, By, OnConflict, Unique, Within};
 use turnwise_queue::{
     Claim, Context, JobSpec, Keyspace, NewJob, Parked, RunKey, Terms, Worker, concurrency, filters, jobs,
     workers,
@@ -119,6 +120,12 @@ async fn fill_lasting(store: &Store) {
         let mut short = NewJob::new("t", "short", json("1".into()));
         short.spec.lifetime.start_within_us = Some(3_600_000_000);
         jobs::add(&tx, keys, &short, 5).await?;
+        for (id, mode) in [("only", unique::Mode::UntilEnd), ("rare", unique::Mode::Period(3_600_000_000))] {
+            let (by, within) = (By::Key(id.to_owned()), Within::Type);
+            let unique = Unique { mode, by, within, on_conflict: OnConflict::Keep };
+            let new = NewJob::new("t", id, json("1".into())).with(|spec| spec.unique = Some(unique));
+            jobs::add(&tx, keys, &new, 5).await?;
+        }
         jobs::add(&tx, keys, &NewJob::new("t", "talks", json("1".into())), 5).await?;
         let claim = Claim { worker: "worker".into(), number: 900 };
         claims::claim(Context::new(&tx, keys, "t", 6, 20), "talks", &claim).await?.unwrap();
@@ -154,6 +161,11 @@ async fn each_damage_violates_its_own_invariant() {
         serde_json::from_slice(value).unwrap()
     };
     let replication = plain["job"].as_str().unwrap();
+    let unique = |id: &str| {
+        let holds = |value: &Bytes| serde_json::from_slice::<Value>(value).is_ok_and(|row| row["id"] == id);
+        let mut of_keys = rows.iter().filter(|(key, _)| keys.family(key).as_deref() == Some("unique"));
+        of_keys.find(|(_, value)| holds(value)).unwrap().0.clone()
+    };
     let foreign = turnwise_store::tuple::pack(&("turnwise", "new", 1));
     let cases: Vec<(Vec<Damage>, &[I])> = vec![
         // Jobs.
@@ -200,6 +212,27 @@ async fn each_damage_violates_its_own_invariant() {
             vec![Change(keys.job("t", "short"), json!({ "due_us": 8 }))],
             &[I::LifetimeAgrees, I::LifetimeAgrees],
         ),
+        // Unique keys.
+        (vec![Clear(unique("only"))], &[I::UniqueAgrees]),
+        (
+            vec![
+                Clear(keys.job("t", "only")),
+                Clear(keys.pending_entry("t", &QueuePlace::by_time("default", 5), "only")),
+            ],
+            &[I::UniqueAgrees],
+        ),
+        (vec![Change(unique("only"), json!({ "id": "job-8" }))], &[I::UniqueAgrees; 2]),
+        (vec![Change(unique("only"), json!({ "id": "nobody" }))], &[I::UniqueAgrees; 2]),
+        (vec![Set(keys.unique("x"), json!({ "type": "t", "id": "job-8" }))], &[I::UniqueAgrees]),
+        (
+            vec![Change(keys.job("t", "only"), json!({ "unique_key": { "hash": "x" } }))],
+            &[I::UniqueAgrees; 2],
+        ),
+        (vec![Change(keys.job("t", "rare"), json!({ "unique_key": null }))], &[I::UniqueAgrees]),
+        (vec![Clear(unique("rare"))], &[I::UniqueAgrees]),
+        (vec![Clear(key_of(r#"["unique_until""#))], &[I::UniqueAgrees]),
+        (vec![Raw(keys.unique_until(7, "x"), b"")], &[I::UniqueAgrees]),
+        (vec![Raw(unique("only"), b"x")], &[I::Readable, I::UniqueAgrees]),
         // Output.
         (vec![Clear(keys.output_row("t", "talks", "result", 0))], &[I::OutputWhole]),
         (vec![Change(keys.job("t", "talks"), json!({ "has_output": false }))], &[I::OutputWhole]),

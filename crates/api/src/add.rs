@@ -9,6 +9,7 @@ use turnwise_protocol::{
 use turnwise_queue::locks::has_room;
 use turnwise_queue::tags::MAX_TAGS;
 use turnwise_queue::trace::Traceparent;
+use turnwise_queue::unique::{self as queue_unique, Outcome};
 use turnwise_queue::{
     After, DEFAULT_TENANT, Holder, JobSpec, MAX_PRIORITY, MIN_PRIORITY, Then, dependencies, jobs,
 };
@@ -23,7 +24,7 @@ use super::catalogue;
 use super::error::{Result, V1Error};
 use super::extract::{Call, Shown, TypePath};
 use super::responses::{BadBody, Common};
-use super::{builtin_types, quota, types, view};
+use super::{builtin_types, quota, types, unique, view};
 
 /// Add a job
 ///
@@ -34,7 +35,8 @@ use super::{builtin_types, quota, types, view};
     params(TypePath), request_body = AddJob,
     responses(
         (status = 201, body = AddedJob, description = "The job was added. `added` is its state, or `cancelled` because of a dependency."),
-        (status = 200, body = AddedJob, description = "The job existed. `added` states what happened to it."),
+        (status = 200, body = AddedJob, description = "The job existed, or another one has its unique key. `added` states what happened."),
+        (status = 409, body = turnwise_protocol::Error, description = "`conflict`: another job has the unique key, and `on_conflict` is `reject`."),
         (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the type belongs to the server."),
         BadBody, Common,
     ),
@@ -47,7 +49,7 @@ pub(super) async fn add_job(
     let added = one(&app, &caller, NewJob::new(path.job_type, job), traced::parent(&headers)).await?;
     let status = match added.added {
         Added::Queued | Added::Delayed | Added::Blocked | Added::Cancelled => StatusCode::CREATED,
-        Added::Exists | Added::RunsAgain | Added::AlreadyWaiting => StatusCode::OK,
+        Added::Exists | Added::RunsAgain | Added::AlreadyWaiting | Added::Found => StatusCode::OK,
     };
     Ok((status, Shown(added)))
 }
@@ -74,7 +76,8 @@ pub fn is_for_clients(job_type: &str) -> bool {
 #[utoipa::path(
     post, path = "/jobs", tag = "jobs", operation_id = "add_jobs", request_body = AddJobs,
     responses(
-        (status = 200, body = AddedJobs, description = "All jobs were added, or existed."),
+        (status = 200, body = AddedJobs, description = "All jobs were added, or existed, or others have their unique keys."),
+        (status = 409, body = turnwise_protocol::Error, description = "`conflict`: another job has the unique key of one of them, and `on_conflict` is `reject`."),
         (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: a type belongs to the server."),
         BadBody, Common,
     ),
@@ -93,7 +96,7 @@ pub(super) async fn add_jobs(
 }
 
 /// Number of rows that adding one job writes, not counting large options.
-const ROWS_PER_JOB: usize = 8 + MAX_TAGS;
+const ROWS_PER_JOB: usize = 11 + MAX_TAGS;
 /// Bytes of a job in a transaction beside its options: its record and its keys.
 const JOB_BYTES: usize = 100_000;
 
@@ -169,7 +172,7 @@ async fn add(
 /// Records the spans of jobs that were added or run again.
 fn record_spans(app: &App, ready: &[Ready], added: &[AddedJob]) {
     for (Ready { job, request, trace, .. }, added) in ready.iter().zip(added) {
-        let has_begun = !matches!(added.added, Added::Exists | Added::AlreadyWaiting);
+        let has_begun = !matches!(added.added, Added::Exists | Added::AlreadyWaiting | Added::Found);
         if let Some(trace) = trace.as_ref().filter(|_| has_begun) {
             // A job that is added again keeps its tenant.
             let is_known = request.tenant.is_some() || request.if_exists == IfExists::Keep;
@@ -204,8 +207,17 @@ async fn add_some(
                     jobs::prefetch(&tx, &app.keys, next).await?;
                 }
                 let done = add_one(app, caller, &tx, &some[n], now_us).await;
-                let done = done.map_err(|error| error.of_job(&place(n)))?;
+                let done = match done.map_err(|error| error.of_job(&place(n)))? {
+                    Outcome::Added(done) => done,
+                    Outcome::Found(found) => {
+                        let why = unique::found(&found).map_err(|error| error.of_job(&place(n)))?;
+                        let (job_type, id) = (found.job_type, found.id);
+                        added.push(AddedJob { job_type, id, added: Added::Found, found: Some(why) });
+                        continue;
+                    }
+                };
                 let done = match done {
+                    jobs::Added::KeyTaken(_) => unreachable!("what happens then is stated"),
                     jobs::Added::Queued => Added::Queued,
                     jobs::Added::Delayed => Added::Delayed,
                     jobs::Added::Blocked => Added::Blocked,
@@ -218,7 +230,8 @@ async fn add_some(
                     jobs::Added::AlreadyThere if *made => Added::Queued,
                     jobs::Added::AlreadyThere => Added::Exists,
                 };
-                added.push(AddedJob { job_type: job.job_type.clone(), id: job.id.clone(), added: done });
+                let (job_type, id) = (job.job_type.clone(), job.id.clone());
+                added.push(AddedJob { job_type, id, added: done, found: None });
             }
             Ok::<_, V1Error>(added)
         });
@@ -245,14 +258,14 @@ async fn add_one(
     tx: &Transaction,
     ready: &Ready,
     now_us: i64,
-) -> Result<jobs::Added> {
+) -> Result<Outcome> {
     check_jobs(app, caller, tx, ready).await?;
     Ok(match ready.request.if_exists {
-        IfExists::Keep => jobs::add_once(tx, &app.keys, &ready.job, now_us).await?,
+        IfExists::Keep => queue_unique::add(tx, &app.keys, &ready.job, false, now_us).await?,
         IfExists::Again => {
             let job = with_kept(app, tx, ready).await?;
             check_tenant(caller, &job)?;
-            jobs::add(tx, &app.keys, &job, now_us).await?
+            queue_unique::add(tx, &app.keys, &job, true, now_us).await?
         }
     })
 }
@@ -431,6 +444,7 @@ pub(super) fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
         timeouts: terms.timeouts.or(spec.timeouts),
         retry: terms.retry.or(spec.retry),
         lifetime: terms.lifetime.or(spec.lifetime),
+        unique: request.unique.as_ref().map(unique::stated).transpose()?.or(spec.unique),
         reasons: if request.reason.is_empty() { spec.reasons } else { request.reason.clone() },
         ..spec
     })

@@ -19,8 +19,8 @@ use super::responses::{BadBody, Common, NoJob};
 use super::{builtin_types, catalogue, view};
 
 /// What a job cannot be given by an edit.
-const FIXED: [&str; 10] =
-    ["type", "id", "tenant", "user", "task", "tags", "after", "locks", "reason", "if_exists"];
+const FIXED: [&str; 11] =
+    ["type", "id", "tenant", "user", "task", "tags", "after", "locks", "reason", "unique", "if_exists"];
 const SEE_EDIT: &str = "an edit changes options, summary, priority, the start time and the terms; for anything else, cancel the job and add another one";
 
 /// Change a job that does not run
@@ -34,7 +34,7 @@ const SEE_EDIT: &str = "an edit changes options, summary, priority, the start ti
     responses(
         (status = 200, body = Job, description = "The job as it is now.", headers(("ETag" = String, description = "Its version."))),
         (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: jobs of this type follow from documents, webhooks or settings."),
-        (status = 409, body = turnwise_protocol::Error, description = "`conflict`: the job runs, or has ended."),
+        (status = 409, body = turnwise_protocol::Error, description = "`conflict`: the job runs, or has ended, or another job has the unique key of the new options."),
         (status = 412, body = turnwise_protocol::Error, description = "`stale`: the job has another version."),
         NoJob, BadBody, Common,
     ),

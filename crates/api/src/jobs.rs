@@ -7,9 +7,9 @@ use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use turnwise_protocol::{
     Cancelled, DEFAULT_WAIT_MS, Job, MAX_WAIT_MS, Nothing, Prioritized, Removed, Retried, SetPriority,
-    WaitAnswer,
+    WaitAnswer, codes,
 };
-use turnwise_queue::{Job as QueueJob, State as QueueState, jobs};
+use turnwise_queue::{Job as QueueJob, State as QueueState, jobs, unique};
 use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
 use turnwise_web::answer;
@@ -194,6 +194,7 @@ async fn state_of(
     responses(
         (status = 200, body = Retried, description = "Whether the job is pending now, and its state."),
         (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the job is a replication that has ended."),
+        (status = 409, body = turnwise_protocol::Error, description = "`conflict`: another job has the unique key of this job."),
         NoJob, BadBody, Common,
     ),
 )]
@@ -219,6 +220,18 @@ pub async fn retry(app: &App, caller: &Caller, path: &JobPath) -> Result<Retried
             _ if job.paused().is_some() || job.limited().is_some() => jobs::Retried::Not(job.state()),
             _ => jobs::retry(&tx, &app.keys, job_type, id, now_us).await?,
         };
+        if retried == jobs::Retried::KeyTaken {
+            let row = unique::row_of(&tx, &app.keys, &job).await?;
+            let holder = row.map(|row| format!("job `{}` of type `{}`", row.id, row.job_type));
+            return Err(V1Error::conflict(
+                codes::CONFLICT,
+                format!(
+                    "{} has the unique key of this job",
+                    holder.unwrap_or_else(|| "another job".to_owned())
+                ),
+                "wait until that job has given the key up, or cancel it",
+            ));
+        }
         let state = state_of(app, caller, &tx, path).await?;
         Ok::<_, V1Error>(Retried { retried: retried == jobs::Retried::Now, state })
     });

@@ -41,6 +41,7 @@ mod stream;
 pub mod tenants;
 pub mod tokens;
 mod types;
+mod unique;
 mod view;
 pub mod webhooks;
 pub mod why;

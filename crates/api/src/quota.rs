@@ -1,13 +1,14 @@
 //! How much of the store a client may fill: `[limits] waiting_jobs` and `[limits] workers`. Operators are not limited.
 //!
-//! *Waiting jobs.* A request counts with the jobs that it would add or run again, and not with those that exist: the repetition of a request
+//! *Waiting jobs.* A request counts with the jobs that it would add or run again, and not with those that exist, or whose
+//! unique key another job has: the repetition of a request
 //! whose response was lost is never refused. The store's counts are exact, but do not contain what other requests are adding. Each node adds
 //! what it is adding itself, so on several nodes a tenant may exceed the limit by what the others add at the same moment.
 
 use std::collections::{BTreeMap, HashSet};
 
 use turnwise_protocol::IfExists;
-use turnwise_queue::{NewJob, Place, Then, counts, jobs, workers};
+use turnwise_queue::{NewJob, Place, Then, counts, jobs, unique, workers};
 use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
 use turnwise_web::counted::{Counted, Numbers};
@@ -79,7 +80,7 @@ async fn new_jobs(
     wanted: &[Wanted<'_>],
 ) -> Result<BTreeMap<Of, u64>> {
     let mut new: BTreeMap<Of, u64> = BTreeMap::new();
-    let mut named = HashSet::new();
+    let (mut named, mut unique_keys) = (HashSet::new(), HashSet::new());
     for some in wanted.chunks(jobs::PREFETCHED) {
         let ids =
             some.iter().filter(|one| !one.made).map(|one| (one.job.job_type.as_str(), one.job.id.as_str()));
@@ -97,6 +98,12 @@ async fn new_jobs(
                 Some(old) if old.then() == Then::Remove => true,
                 Some(old) => *if_exists == IfExists::Again && matches!(old.place, Place::Ended(_)),
             };
+            let adds = adds
+                && match unique::key_of_new(tx, &app.keys, job, old.as_ref(), app.now_us()).await? {
+                    // A key that the request has twice is one job.
+                    Ok(key) => key.is_none_or(|key| unique_keys.insert(key)),
+                    Err(_) => false,
+                };
             if adds {
                 let kept = old
                     .filter(|_| !states_tenant && *if_exists == IfExists::Again)

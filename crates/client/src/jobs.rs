@@ -9,8 +9,9 @@ use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, ChangedNode, CountBy, CountPage,
     CountedJobs, Demand, DocumentWhy, EditJob, Failures, HeldJob, IfExists, Index, Indexes, Job, Jobs,
-    ListOrder, Locker, Lockers, Mode, NewJob, Nodes, Prioritized, Queue, Removed, Retried, SetMode,
-    SetPriority, State, Tenant, TenantOrder, Tenants, Types, WaitAnswer, Why, Worker, Workers,
+    ListOrder, Locker, Lockers, Mode, NewJob, Nodes, OnConflict, Prioritized, Queue, Removed, Retried,
+    SetMode, SetPriority, State, Tenant, TenantOrder, Tenants, Types, Unique, WaitAnswer, Why, Worker,
+    Workers,
 };
 
 use crate::client::{Repeat, Request};
@@ -112,10 +113,15 @@ fn fresh(after: &[After], delayed: bool) -> Added {
     }
 }
 
+/// Whether a request may let the job run again that has the unique key.
+fn runs_again(unique: Option<&Unique>) -> bool {
+    unique.is_some_and(|unique| unique.on_conflict == OnConflict::After)
+}
+
 impl Client {
     /// Adds a job. A job without an id gets one here, so that the client can repeat the request, and the job is added
-    /// only once. An existing job is kept, unless `if_exists` is [`IfExists::Again`]; the client repeats such a request
-    /// only while it cannot have taken effect.
+    /// only once. An existing job is kept, unless `if_exists` is [`IfExists::Again`]; the client repeats such a request, and one whose unique key may let
+    /// another job run again, only while it cannot have taken effect. If another job has the unique key, the answer has that job's id.
     ///
     /// # Errors
     /// The server refuses the job, or does not answer.
@@ -125,7 +131,7 @@ impl Client {
         let own_id = job.id.is_none();
         let id = job.id.get_or_insert_with(new_id);
         check_id(id)?;
-        let repeat = repeat(job.if_exists == IfExists::Again);
+        let repeat = repeat(job.if_exists == IfExists::Again || runs_again(job.unique.as_ref()));
         let request = Request::new(Method::POST, &["jobs", job_type]).json(&job)?;
         let (added, repeated) = self.call_knowing::<AddedJob>(&request, repeat).await;
         let mut added = added?;
@@ -149,7 +155,9 @@ impl Client {
             made.push(job.id.is_none().then_some(fresh));
             check_id(job.id.get_or_insert_with(new_id))?;
         }
-        let repeat = repeat(jobs.iter().any(|job| job.if_exists == IfExists::Again));
+        let repeat = repeat(
+            jobs.iter().any(|job| job.if_exists == IfExists::Again || runs_again(job.unique.as_ref())),
+        );
         let request = Request::new(Method::POST, &["jobs"]).json(&AddJobs { jobs })?;
         let (added, repeated) = self.call_knowing::<AddedJobs>(&request, repeat).await;
         let mut added = added?.jobs;

@@ -45,10 +45,10 @@ pub use stream::EventsOfJobs;
 pub use turnwise_protocol as protocol;
 pub use turnwise_protocol::{
     AddJob, Added, AddedJob, Before, Bulk, BulkAction, BulkState, Capacity, CountBy, CountPage, CountedJobs,
-    Demand, DocumentWhy, Expected, Failure, Failures, Fairness, IfExists, Index, Job, JobCounts, ListOrder,
-    Lock, LockHow, LockMode, LockNames, LockWord, Locker, Locks, LocksAtLevel, MatchingJobs, NewJob,
-    Node as NodeInfo, Nodes, Position, PutBulk, Queue, QueuedJob, Reason, State, Tenant, TenantDemand,
-    TenantOrder, Tenants, Token as TokenInfo, TypeSummary, User as UserInfo, WaitAnswer, Why,
-    Worker as WorkerInfo,
+    Demand, DocumentWhy, Expected, Failure, Failures, Fairness, Found, FoundDid, IfExists, Index, Job,
+    JobCounts, ListOrder, Lock, LockHow, LockMode, LockNames, LockWord, Locker, Locks, LocksAtLevel,
+    MatchingJobs, NewJob, Node as NodeInfo, Nodes, OnConflict, Position, PutBulk, Queue, QueuedJob, Reason,
+    State, Tenant, TenantDemand, TenantOrder, Tenants, Token as TokenInfo, TypeSummary, Unique, UniqueMode,
+    UniqueWithin, User as UserInfo, WaitAnswer, Why, Worker as WorkerInfo,
 };
 pub use worker::{LockError, Outcome, Run, RunError, WorkerOptions, work};

@@ -158,6 +158,14 @@ fn facts(visit: &Visit, job: &Job, why: &Why, around: &Graph, now_us: i64) -> Ma
             @if let Some(at) = job.not_before_us { dt { "Not before" } dd { (time(at)) " (" (ago(at, now_us)) ")" } }
             @if let Some(at) = job.expires_us { dt { "Fails unless it starts by" } dd { (time(at)) " (" (ago(at, now_us)) ")" } }
             @if let Some(at) = job.removed_us { dt { "Is removed" } dd { (time(at)) " (" (ago(at, now_us)) ")" } }
+            @if let Some(unique) = &job.unique {
+                dt { "Unique" }
+                dd { (unique.mode.as_str().replace('_', " "))
+                    @if let Some(key) = &unique.key { ", key " bdi { (key) } }
+                    @for pointer in &unique.of { " " code { (pointer) } }
+                    @if job.unique_held == Some(true) { ", holds its key" }
+                    @if let Some(at) = job.unique_until_us { ", until " (time(at)) } }
+            }
             dt { "Attempts" }
             dd { (number(u64::from(job.attempts))) @if let Some(most) = job.max_attempts { " of " (number(u64::from(most))) }
                 @if why.crashes > 0 { ", " (number(u64::from(why.crashes))) " crashes in a row" }

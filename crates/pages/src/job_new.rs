@@ -134,6 +134,10 @@ async fn send(visit: &Visit, again: Option<&Again>) -> Result<String> {
             "id: a job of this type and id exists, and nothing was added",
             "choose another id, or leave it out",
         )),
+        Added::Found => Err(Problem::bad(
+            "unique: another job has the unique key of this one, and nothing was added",
+            "wait until that job has given the key up, or cancel it",
+        )),
         _ => Ok(format!("{}&did={did}", job_link(&added.job_type, &added.id))),
     }
 }

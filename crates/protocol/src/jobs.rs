@@ -9,6 +9,7 @@ use crate::answer::answers;
 use crate::filters::Limited;
 use crate::locks::Locks;
 use crate::names::{JobId, JobType, Name, Tag, TaskName, WorkerId};
+use crate::unique::{Found, Unique};
 use crate::word::words;
 use crate::workers::LogLevel;
 
@@ -155,6 +156,10 @@ requests! {
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = -20, maximum = 19)]
     pub priority: Option<i32>,
+    /// Only one job holds this key at a time: another one with the same key is not added. A job that exists under the given id comes first
+    /// (`if_exists`). A job that is added again without this member keeps what it has stated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unique: Option<Unique>,
     /// What happens if a job of this id exists.
     #[serde(default)]
     #[schema(default = "keep")]
@@ -273,6 +278,8 @@ words! {
         RunsAgain = "runs_again",
         /// The job was already waiting, and keeps its place.
         AlreadyWaiting = "already_waiting",
+        /// Another job has the unique key, and this one was not added. The answer has the type and the id of the other one, and `found` states why.
+        Found = "found",
     }
 }
 
@@ -288,6 +295,10 @@ pub struct AddedJob {
     pub id: String,
     /// The result of adding it.
     pub added: Added,
+    /// Why another job was found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub found: Option<Found>,
 }
 
 /// The jobs that were added, in the order of the request.
@@ -423,6 +434,13 @@ answers! {
         pub removed_us: Option<i64>,
         /// The schedule that has added it.
         pub schedule: Option<JobSchedule>,
+        /// Its unique key, as its client stated.
+        pub unique: Option<Unique>,
+        /// Whether it holds its unique key now; missing for a period.
+        pub unique_held: Option<bool>,
+        /// The end of its unique key's period, in µs.
+        #[serde(deserialize_with = "crate::number::optional")]
+        pub unique_until_us: Option<i64>,
         /// Its user has cancelled or removed it, and its worker has not stopped it yet.
         pub cancel_requested: bool,
         /// Running: the worker that holds it.

@@ -19,6 +19,7 @@
 //! - [`nodes`]: the servers that share a store, and the state of that store.
 //! - [`schedules`]: jobs that the server adds again and again.
 //! - [`types`]: what is stated of all jobs of a type.
+//! - [`unique`]: unique keys of jobs.
 //! - [`fleets`]: supervisors of worker processes, and their reports about themselves.
 //! - [`webhooks`]: events that the server sends to URLs.
 //! - [`indexes`]: the indexes of CouchDB servers that turnwise keeps up to date.
@@ -62,6 +63,7 @@ pub mod schedules;
 pub mod stream;
 pub mod tenants;
 pub mod types;
+pub mod unique;
 pub mod webhooks;
 pub mod why;
 mod word;
@@ -86,6 +88,7 @@ pub use object::Object;
 pub use schedules::*;
 pub use tenants::*;
 pub use types::*;
+pub use unique::*;
 pub use webhooks::*;
 pub use why::*;
 pub use workers::*;

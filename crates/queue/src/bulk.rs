@@ -491,7 +491,9 @@ async fn apply(
         Action::Priority(priority) => jobs::set_priority(tx, keys, job_type, id, priority).await.map(drop)?,
         Action::RunNow => jobs::retry(tx, keys, job_type, id, now_us).await.map(drop)?,
         Action::Retry if job.state().is_final() => {
-            jobs::rerun(tx, keys, job_type, id, now_us).await.map(drop)?;
+            if jobs::rerun(tx, keys, job_type, id, now_us).await? == jobs::Retried::KeyTaken {
+                return Ok(Err("another job has its unique key"));
+            }
         }
         Action::Retry => jobs::retry(tx, keys, job_type, id, now_us).await.map(drop)?,
     }

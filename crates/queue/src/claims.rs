@@ -28,7 +28,7 @@ use crate::type_terms::TermsOfType;
 use crate::{
     Active, Claim, Context, Error, EventKind, Job, JobResult, Keyspace, LogLine, MAX_INFO_BYTES, Mode,
     Parked, Result, RunError, RunKey, State, Terms, Then, dependencies, events, jobs, lifetime_rows, output,
-    parking, reads, schedules,
+    parking, reads, schedules, unique_rows,
 };
 
 /// The result of [`release_due`].
@@ -620,6 +620,9 @@ async fn conclude(context: Context<'_>, job: &mut Job, run: &Run, kind: &EventKi
             refuse(tx, keys, job, reason, now_us).await?;
         }
         (None, None) => move_to(tx, keys, job, to)?,
+    }
+    if !job.state().is_final() {
+        unique_rows::take_again(tx, keys, job, now_us).await?;
     }
     if refused.is_none() {
         events::happened(tx, keys, job, kind, job.state(), now_us)?;

@@ -40,7 +40,7 @@ use crate::keyspace::behind;
 use crate::place::{End, Place};
 use crate::rows::{decode, encode, read_job, write_job};
 use crate::transition::{move_to, place_from};
-use crate::{Error, EventKind, Job, Keyspace, Result, events, reads};
+use crate::{Error, EventKind, Job, Keyspace, Result, events, reads, unique_rows};
 
 /// The most dependents that one transaction settles.
 pub const AT_ONCE: usize = 100;
@@ -49,7 +49,7 @@ pub const MAX_SEARCHED: usize = 1_000;
 /// Rows that are read concurrently.
 const CONCURRENT_READS: usize = 64;
 /// The most rows that settling one dependent writes, beside two for each of its dependencies.
-const ROWS_TOLD: usize = 12;
+const ROWS_TOLD: usize = 13;
 
 /// The row `("after", …)`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -431,6 +431,7 @@ async fn settle_one(
             // The job runs; only its next run was waiting.
             if let Some(run) = job.run_mut() {
                 run.refuse_next(&reason);
+                unique_rows::stop_waiting(tx, keys, &mut job)?;
             } else {
                 job.refused = Some(crate::job::bounded_reason(&reason));
                 job.record_request(now_us, EventKind::Cancelled);

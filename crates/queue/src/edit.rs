@@ -18,12 +18,15 @@ use crate::place::{Holder, Place};
 use crate::rows::write_job;
 use crate::spec::check_priority;
 use crate::transition::{self, move_to};
-use crate::{Job, JobSpec, Keyspace, Result, events, filters, lifetime_rows};
+use crate::{Job, JobSpec, Keyspace, Result, events, filters, lifetime_rows, unique_rows};
+
+/// Why options are refused to which another job's unique key belongs.
+const KEY_TAKEN: &str = "another job has the unique key of these options";
 
 /// An edit of a job.
 #[derive(Debug)]
 pub struct Edit {
-    /// What the job keeps from now on. Its tenant and its task are those that the job has: they are in keys.
+    /// What the job keeps from now on. Its tenant, its task and what makes it unique are those that the job has: they are in keys.
     pub spec: JobSpec,
     /// Its options, if they change.
     pub options: Option<Box<RawValue>>,
@@ -65,6 +68,11 @@ pub async fn edit(
     let Edit { spec, options, priority, start_us, note } = edit;
     let priority = priority.unwrap_or(job.priority);
     check_priority(priority)?;
+    let key = match &options {
+        Some(options) => unique_rows::find_edited(tx, keys, job, options, now_us).await?,
+        None => Ok(None),
+    };
+    let Ok(key) = key else { return Ok(Err(KEY_TAKEN)) };
     // The row of a pending job states its locks, and the job may no longer want those that it has reserved.
     let to = match edited_place(job, start_us, now_us) {
         Place::Pending { order_us, .. } if job.locks != spec.locks => Place::pending(order_us),
@@ -83,6 +91,9 @@ pub async fn edit(
     lifetime_rows::changed(tx, keys, job, before, from_us, now_us).await?;
     if let Some(options) = &options {
         set_options(tx, keys, job, options)?;
+    }
+    if key.is_some() {
+        unique_rows::take(tx, keys, job, key)?;
     }
     let kind = EventKind::Edited { reason: bounded_reason(&note) };
     job.record_edit(now_us, kind.clone());

@@ -11,6 +11,7 @@ pub use crate::parked::Parked;
 use crate::spec::{self, JobSpec};
 use crate::stored_result::StoredResult;
 use crate::timeouts::Deadline;
+use crate::unique_key::Key;
 
 /// Largest history, in bytes; the oldest entries are dropped first.
 const MAX_HISTORY_BYTES: usize = 23_000;
@@ -253,6 +254,8 @@ pub struct Job {
     pub snoozes: u32,
     /// Waiting for its first start: it fails then. Ended: its record is removed then. In µs ([`crate::lifetimes`]).
     pub due_us: Option<i64>,
+    /// Its unique key, if it states one ([`crate::unique`]).
+    pub unique_key: Option<Key>,
     /// The claim under which its latest end was recorded: recording that end again changes nothing.
     pub ended_claim: Option<Claim>,
     /// Newest first.

@@ -20,9 +20,10 @@ use crate::rows::{
 use crate::spec::check_priority;
 use crate::transition::{self, move_to, place_from};
 pub use crate::types_with_jobs::types_after;
+use crate::unique_rows::UniqueRow;
 use crate::{
     Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, events, lifetime_rows,
-    output, read_pieces, read_small_pieces, reads, tags, write_pieces,
+    output, read_pieces, read_small_pieces, reads, tags, unique_rows, write_pieces,
 };
 
 /// Rows that a listing reads per batch; all batches read the same snapshot.
@@ -34,7 +35,7 @@ pub(crate) const MAX_ACTIVE_OF_WORKER: usize = 100_000;
 pub const PREFETCHED: usize = 32;
 
 /// What adding a job did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Added {
     /// It is pending now: it is new, or had ended, or was delayed.
     Queued,
@@ -50,6 +51,17 @@ pub enum Added {
     RunsAgain,
     /// It existed already, and nothing was changed.
     AlreadyThere,
+    /// Another job has its unique key, and nothing was changed ([`crate::unique::add`] then does what the job states).
+    KeyTaken(Box<KeyTaken>),
+}
+
+/// The key that another job has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyTaken {
+    /// The hash that stands for the key.
+    pub hash: String,
+    /// Its row.
+    pub row: UniqueRow,
 }
 
 /// Adds a job, or adds it again: an ended job is pending again, and a running job runs again. Adding the same job twice
@@ -95,20 +107,22 @@ async fn put(
     old: Option<Job>,
     now_us: i64,
 ) -> Result<Added> {
+    let key = match unique_rows::find_free(tx, keys, new, old.as_ref(), now_us).await? {
+        Ok(key) => key,
+        Err((hash, row)) => return Ok(Added::KeyTaken(Box::new(KeyTaken { hash, row }))),
+    };
     let Some(mut job) = old else {
         let mut job = create(new, now_us);
+        unique_rows::take(tx, keys, &mut job, key)?;
         set_options(tx, keys, &mut job, &new.options)?;
         tags::write(tx, keys, &job)?;
         let added = begin(tx, keys, &mut job, new, now_us).await?;
         write_job(tx, keys, &job)?;
         return Ok(added);
     };
+    unique_rows::take(tx, keys, &mut job, key)?;
     let added = match job.place {
-        Place::Active(_) => {
-            change_in_place(tx, keys, &mut job, new)?;
-            set_options(tx, keys, &mut job, &new.options)?;
-            add_to_running(tx, keys, &mut job, new, now_us).await?
-        }
+        Place::Active(_) => return add_to_run(tx, keys, job, new, now_us).await,
         // A job that is held stays held.
         Place::Paused { .. } if job.held_by().is_some() && new.after.is_empty() => {
             add_to_waiting(tx, keys, &mut job, new, now_us).await?
@@ -129,30 +143,35 @@ async fn put(
 }
 
 /// Adds a running job: it runs again when this run has ended.
-async fn add_to_running(
+pub(crate) async fn add_to_run(
     tx: &Transaction,
     keys: &Keyspace,
-    job: &mut Job,
+    mut job: Job,
     new: &NewJob,
     now_us: i64,
 ) -> Result<Added> {
-    dependencies::leave(tx, keys, job).await?;
-    let entry = dependencies::enter(tx, keys, job, &new.after, now_us).await?;
+    change_in_place(tx, keys, &mut job, new)?;
+    set_options(tx, keys, &mut job, &new.options)?;
+    dependencies::leave(tx, keys, &mut job).await?;
+    let entry = dependencies::enter(tx, keys, &job, &new.after, now_us).await?;
     let Some(run) = job.run_mut() else { return Err(corrupt("job record", "not a run")) };
     run.next.refused = None;
-    match entry {
+    let added = match entry {
         // Only the next run is refused; the current run continues to its own end.
         Entry::Refused(reason) => {
             run.refuse_next(&reason);
-            Ok(Added::Cancelled)
+            unique_rows::stop_waiting(tx, keys, &mut job)?;
+            Added::Cancelled
         }
         Entry::WaitsFor(unmet) => {
             run.then = Then::Again;
             run.next.unmet = unmet;
             run.next.not_before_us = new.not_before_us.unwrap_or(now_us);
-            Ok(Added::RunsAgain)
+            Added::RunsAgain
         }
-    }
+    };
+    write_job(tx, keys, &job)?;
+    Ok(added)
 }
 
 /// Adds a pending or crashing job: it keeps its time, unless it has dependencies now.
@@ -244,6 +263,7 @@ fn create(new: &NewJob, now_us: i64) -> Job {
         attempts: 0,
         snoozes: 0,
         due_us: None,
+        unique_key: None,
         ended_claim: None,
         history: Vec::new(),
         info: None,
@@ -481,6 +501,7 @@ pub async fn cancel(
             if again {
                 run.then = Then::Keep;
                 dependencies::leave(tx, keys, &mut job).await?;
+                unique_rows::stop_waiting(tx, keys, &mut job)?;
             }
             request_stop(tx, keys, &mut job).await?;
             return Ok(Cancelled::Requested);
@@ -504,6 +525,8 @@ pub enum Retried {
     Now,
     /// It cannot be retried in this state, and nothing was changed.
     Not(State),
+    /// Another job has its unique key, and nothing was changed.
+    KeyTaken,
 }
 
 /// Ends the wait of a crashing or delayed job, for its time or its dependencies. The job is pending immediately, behind the
@@ -544,6 +567,9 @@ pub async fn rerun(
         matches!(job.place, Place::Ended(End::Failed | End::Cancelled)) && !job.forgets_options;
     if !may_run_again {
         return Ok(Retried::Not(job.state()));
+    }
+    if !unique_rows::take_again(tx, keys, &mut job, now_us).await? {
+        return Ok(Retried::KeyTaken);
     }
     transition::leave(tx, keys, &job)?;
     job.begin(now_us);
@@ -631,6 +657,7 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str)
     if let Some(run) = job.run_mut() {
         run.then = Then::Remove;
         dependencies::leave(tx, keys, &mut job).await?;
+        unique_rows::stop_waiting(tx, keys, &mut job)?;
         return request_stop(tx, keys, &mut job).await;
     }
     dependencies::leave(tx, keys, &mut job).await?;
@@ -641,6 +668,7 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str)
 /// Clears a job's record and options, and the row of its place. A run must have ended.
 pub(crate) fn erase(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     lifetime_rows::clear(tx, keys, job)?;
+    unique_rows::clear(tx, keys, job)?;
     transition::leave(tx, keys, job)?;
     events::removed(tx, keys, job)?;
     tags::clear(tx, keys, job)?;

@@ -9,6 +9,7 @@
 //! - [`claims`]: what workers do: claim, update, end a run; the claim fences every write.
 //! - [`workers`]: membership: register, ping, leave, and the removal of dead workers.
 //! - [`locks`]: the locks that running jobs hold and wait for.
+//! - [`unique`]: jobs of which only one may exist at a time for a key.
 //! - [`parking`]: jobs that wait for a change of their source.
 //! - [`dependencies`]: jobs that wait for other jobs to end.
 //! - [`filters`]: which waiting jobs may start.
@@ -90,6 +91,9 @@ mod transition;
 mod type_terms;
 pub mod types;
 mod types_with_jobs;
+pub mod unique;
+mod unique_key;
+mod unique_rows;
 pub mod usage;
 pub mod webhooks;
 mod worker_row;

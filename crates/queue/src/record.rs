@@ -25,6 +25,7 @@ use crate::spec::{JobSpec, Scheduled, is_no_summary, no_summary};
 use crate::stored_result::StoredResult;
 use crate::terms::{Retry, Terms};
 use crate::trace::TraceContext;
+use crate::unique_key::{Key, Unique};
 use crate::{Claim, Job};
 
 /// Defines [`Record`]: the state, and these fields in this order. A field is not written where `unless` holds, and then has its default
@@ -108,6 +109,8 @@ record! {
     @spec timeouts: Timeouts, unless "Timeouts::is_none";
     @spec retry: Retry, unless "Retry::is_none";
     @spec lifetime: Lifetime, unless "Lifetime::is_none";
+    @spec unique: Option<Unique>, unless "Option::is_none";
+    unique_key: Option<Cow<'a, Key>>, unless "Option::is_none";
     ended_claim: Option<ShortClaim<'a>>, unless "Option::is_none";
     history: Cow<'a, [Event]>;
     #[serde(default = "no_summary_given", skip_serializing_if = "is_no_summary")]
@@ -205,6 +208,7 @@ impl<'a> From<&'a Job> for Record<'a> {
         record.attempts = job.attempts;
         record.snoozes = job.snoozes;
         record.due_us = job.due_us;
+        record.unique_key = job.unique_key.as_ref().map(Cow::Borrowed);
         record.ended_claim = job.ended_claim.as_ref().map(ShortClaim::of);
         record.history = Cow::Borrowed(history);
         record.info = raw(&job.info);
@@ -334,6 +338,7 @@ impl TryFrom<Record<'_>> for Job {
             attempts: record.attempts,
             snoozes: record.snoozes,
             due_us: record.due_us,
+            unique_key: record.unique_key.map(Cow::into_owned),
             ended_claim: record.ended_claim.map(|claim| claim.0.into_owned()),
             history,
             info: owned(record.info),
@@ -348,10 +353,10 @@ impl TryFrom<Record<'_>> for Job {
 }
 
 impl Job {
-    /// Changes whenever the record or the options change. What a running job's worker reports does not count. Made without the options: a hash
-    /// of them would tell a client whether it guessed hidden ones.
+    /// Changes whenever the record or the options change. What a running job's worker reports does not count. Made without the options and
+    /// the unique key: a hash of them would tell a client whether it guessed hidden ones.
     pub fn version(&self) -> String {
-        let record = crate::rows::encode(&Record { options: None, ..Record::from(self) });
+        let record = crate::rows::encode(&Record { options: None, unique_key: None, ..Record::from(self) });
         let hash = record.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });

@@ -6,7 +6,7 @@ use crate::Keyspace;
 
 /// The families of rows that may hold secrets: options and output of jobs, conditions on options, documents, and
 /// identities.
-pub const SEALED_FAMILIES: [&str; 14] = [
+pub const SEALED_FAMILIES: [&str; 15] = [
     "jobs",
     "options",
     "output",
@@ -17,6 +17,7 @@ pub const SEALED_FAMILIES: [&str; 14] = [
     "users",
     "tokens",
     "session_key",
+    "unique_secret",
     "events",
     "webhooks",
     "schedule_options",
@@ -58,6 +59,7 @@ mod tests {
             keys.user("jan"),
             keys.token("a"),
             keys.session_key(),
+            keys.unique_secret(),
             keys.events_until(7),
             keys.event_in(),
             keys.webhook("a"),

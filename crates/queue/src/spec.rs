@@ -17,6 +17,7 @@ use crate::names::{check_name, check_tag, check_task};
 use crate::terms::{Retry, StatedTerms, Terms};
 use crate::timeouts::Timeouts;
 use crate::trace::TraceContext;
+use crate::unique_key::{OnConflict, Unique};
 
 /// Longest job type, in bytes.
 pub const MAX_TYPE_BYTES: usize = 64;
@@ -70,6 +71,8 @@ pub struct JobSpec {
     pub retry: Retry,
     /// How long it may wait for its first start, and is kept; what its type states applies where there is nothing.
     pub lifetime: Lifetime,
+    /// The key of which it is the only job ([`crate::unique`]).
+    pub unique: Option<Unique>,
     /// What may be shown to every user who may see the job: a JSON object that never contains a secret.
     pub summary: Box<RawValue>,
     /// Its options are cleared when it ends: they hold passwords, and a client that adds it again has them.
@@ -106,6 +109,7 @@ impl Default for JobSpec {
             timeouts: Timeouts::default(),
             retry: Retry::default(),
             lifetime: Lifetime::default(),
+            unique: None,
             summary: no_summary(),
             forgets_options: false,
             trace: None,
@@ -164,6 +168,7 @@ impl JobSpec {
         }
         self.timeouts.check()?;
         self.retry.check()?;
+        self.unique.as_ref().map_or(Ok(()), Unique::check)?;
         self.lifetime.check()
     }
 }
@@ -259,6 +264,11 @@ impl NewJob {
         self.spec.check()?;
         check_size("options", &self.options, MAX_OPTIONS_BYTES)?;
         after::check(&self.job_type, &self.id, &self.after)?;
+        let on_conflict = self.unique.as_ref().map(|unique| unique.on_conflict);
+        if !self.after.is_empty() && matches!(on_conflict, Some(OnConflict::Replace | OnConflict::After)) {
+            let problem = "a job that is found keeps its dependencies: with `after`, only `keep` and `reject` are possible";
+            return Err(Error::Invalid { field: "unique.on_conflict", problem: problem.to_owned() });
+        }
         self.priority.map_or(Ok(()), check_priority)
     }
 }

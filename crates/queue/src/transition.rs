@@ -12,6 +12,7 @@ use crate::lifetime_rows;
 use crate::locks::{pending_value, unreserve};
 use crate::parked::Parked;
 use crate::place::Place;
+use crate::unique_rows;
 
 /// Moves a job from its place to another one. Reads nothing, so that it conflicts with other transactions only over the job.
 /// Does not write the record. The caller handles the dependencies ([`crate::dependencies::leave`]) and the rows of a run
@@ -71,10 +72,14 @@ pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place)
 fn write_row(tx: &Transaction, keys: &Keyspace, job: &mut Job, lifetime: Lifetime, to: Place) -> Result<()> {
     job.place = to;
     match &job.place {
-        Place::Active(_) => lifetime_rows::set(tx, keys, job, None)?,
+        Place::Active(_) => {
+            lifetime_rows::set(tx, keys, job, None)?;
+            unique_rows::stop_waiting(tx, keys, job)?;
+        }
         Place::Ended(_) => {
             let removed_us = lifetime.keep_us.map(|keep_us| job.changed_us.saturating_add(keep_us));
             lifetime_rows::set(tx, keys, job, removed_us)?;
+            unique_rows::release(tx, keys, job)?;
         }
         _ => {}
     }

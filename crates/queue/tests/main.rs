@@ -23,3 +23,4 @@ mod state_machine;
 mod tags;
 mod tasks;
 mod tenants;
+mod unique;

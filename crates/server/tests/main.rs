@@ -60,6 +60,7 @@ mod v1_many_tenants;
 mod v1_modes;
 mod v1_openapi;
 mod v1_output;
+mod v1_unique;
 mod v1_why;
 mod v1_workers;
 mod webhooks;

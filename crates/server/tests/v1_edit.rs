@@ -86,7 +86,9 @@ async fn what_cannot_be_edited_says_why() {
     let server = TestServer::start().await;
     server.hide("t", &["/token"]).await;
     server.post("/v1/jobs/t", &json!({"id": "a", "options": {"token": "hunter2"}})).await;
-    for name in ["type", "id", "tenant", "user", "task", "tags", "after", "locks", "reason", "if_exists"] {
+    for name in
+        ["type", "id", "tenant", "user", "task", "tags", "after", "locks", "reason", "unique", "if_exists"]
+    {
         let refused = patch(&server, None, &json!({name: "x"})).await;
         assert_eq!(refused.error(), (400, "bad_request"));
         assert_eq!(refused.body["reason"], format!("{name}: cannot be changed"));

@@ -376,6 +376,9 @@ impl Checker {
         let mut jobs: BTreeMap<JobKey, JobRows> = BTreeMap::new();
         for (key, value) in rows {
             let row = model::parse(key);
+            if let (Some(Row::Unique(hash)), Some(job)) = (&row, check::unique_holder(value)) {
+                jobs.entry(job).or_default().unique.insert(hash.clone());
+            }
             if let Some(
                 Row::Job(job)
                 | Row::Options(job, _)
@@ -405,7 +408,7 @@ impl Checker {
                     && told_locks == (&rows.locks, &rows.queued)
                     && (&told.after, &told.back, &told.buckets) == (&rows.after, &rows.back, &rows.buckets)
                     && (&told.deadlines, &told.lifetimes) == (&rows.deadlines, &rows.lifetimes)
-                    && told.tags == rows.tags
+                    && (&told.tags, &told.unique) == (&rows.tags, &rows.unique)
             });
             ensure(same, "the commits contain every change", || format!("{key:?}: {rows:?}, but {told:?}"))?;
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use turnwise_queue::unique::{self, Outcome};
 use turnwise_queue::{Error, JobSpec, Keyspace, NewJob, State, clock, filters, jobs, schedules};
 use turnwise_store::{Runtime, Store};
 use turnwise_worker::{Tunables, keep_clock};
@@ -112,7 +113,7 @@ impl Client {
             let has_hub = plan.eligibility.as_ref().is_some_and(|plan| plan.hub);
             self.hub = has_hub.then(|| new[0].0.clone());
             for batch in new.chunks(most) {
-                self.add(batch.to_vec(), None, None, false).await;
+                self.add(batch.to_vec(), (None, None), false, false).await;
             }
             self.hub = None;
         }
@@ -196,11 +197,11 @@ impl Client {
             let key = |n| (job_type.clone(), format!("s{n}"));
             for batch in (0..count).collect::<Vec<_>>().chunks(FILL_BATCH) {
                 let new = batch.iter().map(|n| (key(*n), script.clone())).collect();
-                self.add(new, None, None, false).await;
+                self.add(new, (None, None), false, false).await;
             }
             let later_us = self.runtime.now_us() + FILL_DELAY_US;
             let key = (job_type.clone(), "later".to_owned());
-            self.add(vec![(key, Script::long(0))], Some(later_us), None, false).await;
+            self.add(vec![(key, Script::long(0))], (Some(later_us), None), false, false).await;
         }
         self.payer = None;
     }
@@ -210,7 +211,7 @@ impl Client {
         for job_type in self.setting.plan.types.clone() {
             let then_us = self.runtime.now_us() + DAY_US;
             let key = (job_type, "tomorrow".to_owned());
-            self.add(vec![(key, Script::long(0))], Some(then_us), None, false).await;
+            self.add(vec![(key, Script::long(0))], (Some(then_us), None), false, false).await;
         }
     }
 
@@ -259,15 +260,15 @@ impl Client {
         let not_before_us = delay.map(|delay| self.runtime.now_us() + delay.as_micros() as i64);
         let max_attempts = self.rng.chance(300).then(|| self.rng.between(0, 3) as u32);
         let once = self.rng.chance(250);
-        self.add(new, not_before_us, max_attempts, once).await;
+        self.add(new, (not_before_us, max_attempts), once, true).await;
     }
 
     async fn add(
         &mut self,
         new: Vec<(JobKey, Script)>,
-        not_before_us: Option<i64>,
-        max_attempts: Option<u32>,
+        (not_before_us, max_attempts): (Option<i64>, Option<u32>),
         once: bool,
+        keyed: bool,
     ) {
         let what = new.iter().map(|((_, id), script)| format!("{id} [{script}]")).collect::<Vec<_>>();
         self.note("adds", what.join(", "));
@@ -300,6 +301,7 @@ impl Client {
                     max_attempts,
                     retry: crate::plan::Plan::retry(&self.rng),
                     lifetime: self.setting.plan.lifetime(&self.rng),
+                    unique: keyed.then(|| self.setting.plan.unique(&self.rng)).flatten(),
                     continuous: script.is_continuous(),
                     tags: (n % 3 > 0).then(|| format!("tag-{}", n % 3)).into_iter().collect(),
                     locks: script.locks.clone(),
@@ -322,10 +324,7 @@ impl Client {
                 let mut added = Vec::with_capacity(jobs.len());
                 for job in jobs.iter() {
                     let now_us = runtime.now_us();
-                    added.push(match once {
-                        true => jobs::add_once(&tx, space, job, now_us).await?,
-                        false => jobs::add(&tx, space, job, now_us).await?,
-                    });
+                    added.push(unique::add(&tx, space, job, !once, now_us).await?);
                 }
                 Ok::<_, Error>(added)
             })
@@ -339,7 +338,9 @@ impl Client {
         let after = self.setting.checker.known(|known| known.accepted(&keys));
         for (n, added) in added.into_iter().enumerate() {
             let is_true = match added {
-                jobs::Added::AlreadyThere => true,
+                // Another job has its key.
+                Outcome::Found(_) => true,
+                Outcome::Added(jobs::Added::AlreadyThere) => true,
                 _ => after[n] > before[n],
             };
             if !is_true {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use turnwise_policy::backoff::{self, OnLost, Waits};
 use turnwise_policy::fair_share::{Fairness, Shares, rfc};
 use turnwise_queue::deadlines::Timeouts;
+use turnwise_queue::unique::{self, By, OnConflict, Unique, Within};
 use turnwise_queue::{Lifetime, Retry};
 use turnwise_store::Limits;
 use turnwise_worker::{FairRules, Options, RotationRules, Tunables};
@@ -90,6 +91,8 @@ pub struct Plan {
     pub schedules: bool,
     /// Whether some runs have timeouts.
     pub timeouts: bool,
+    /// Whether some jobs have unique keys.
+    pub unique: bool,
     /// Whether continuous jobs take all slots at the end, before the check of turns.
     pub fills: bool,
     /// The workers' settings.
@@ -226,6 +229,7 @@ impl Plan {
             modes: (MODES_FROM..SCHEDULES_FROM).contains(&seed),
             schedules: seed >= SCHEDULES_FROM,
             timeouts: seed % 3 == 1,
+            unique: seed % 4 == 3,
             fills: seed % 3 == 2,
             options,
         }
@@ -267,6 +271,24 @@ impl Plan {
         // If jobs ended by themselves whenever a clock is wrong, none would be late.
         let start_within_us = (!self.jumps && rng.chance(100)).then(|| second(rng.between(2, 40)));
         Lifetime { start_within_us, keep_us: rng.chance(100).then(|| second(rng.between(0, 20))) }
+    }
+
+    /// The unique key of a job, if some have one. A few keys, so that jobs meet.
+    pub fn unique(&self, rng: &SeededRng) -> Option<Unique> {
+        if !self.unique || rng.chance(500) {
+            return None;
+        }
+        let second = |n: u64| i64::try_from(n * 1_000_000).expect("some seconds");
+        Some(Unique {
+            mode: match rng.below(5) {
+                0 | 1 => unique::Mode::WhileWaiting,
+                2 | 3 => unique::Mode::UntilEnd,
+                _ => unique::Mode::Period(second(rng.between(1, 20))),
+            },
+            by: By::Key(format!("k{}", rng.below(4))),
+            within: *rng.choose(&[Within::Type, Within::Tenant]),
+            on_conflict: OnConflict::Keep,
+        })
     }
 
     /// The types of the jobs that clients add.

@@ -624,6 +624,11 @@ impl Transaction {
         self.runtime.now_us()
     }
 
+    /// A random number.
+    pub fn random(&self) -> u64 {
+        self.runtime.random()
+    }
+
     /// The limits of this transaction.
     pub fn limits(&self) -> &Limits {
         &self.limits

@@ -1,4 +1,4 @@
-//! Fails jobs that have not started in time, and removes records that are kept for a shorter time than others.
+//! Fails jobs that have not started in time, removes records that are kept for a shorter time than others, and clears unique keys whose period is over.
 //!
 //! Every server does this. Two that settle the same jobs conflict, and the one that fails looks again at its next round.
 //!
@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::lifetimes::{self, Due};
-use turnwise_queue::{Keyspace, Result};
+use turnwise_queue::{Keyspace, Result, unique};
 use turnwise_store::{Error, Store};
 
 use crate::record::is_passing;
@@ -55,7 +55,7 @@ async fn round(store: &Store, keys: &Keyspace) -> Result<()> {
         let now_us = store.runtime().now_us();
         let due = lifetimes::due(&store.begin().await?, keys, now_us, BATCH).await?;
         if due.is_empty() {
-            return Ok(());
+            break;
         }
         match settle(store, keys, &due, now_us).await {
             Ok(()) => {}
@@ -70,6 +70,17 @@ async fn round(store: &Store, keys: &Keyspace) -> Result<()> {
                 }
                 return failed.map_or(Ok(()), Err);
             }
+        }
+    }
+    for _ in 0..MAX_BATCHES {
+        let tx = store.begin().await?;
+        if unique::sweep(&tx, keys, store.runtime().now_us(), BATCH).await? == 0 {
+            break;
+        }
+        match tx.commit().await {
+            // Another server clears the same keys, or one of them was taken.
+            Err(Error::Conflict) => break,
+            committed => drop(committed?),
         }
     }
     Ok(())

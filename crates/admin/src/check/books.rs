@@ -8,10 +8,11 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_queue::check::{
     CountTally, Finding, IndexRow, Invariant, JobKey, PIECE_BYTES, Row, check_single, has_other_fields,
-    key_text, read_record,
+    key_text, read_record, unique_end, unique_holder,
 };
 use turnwise_queue::concurrency::{LimitedRow, RateRow};
 use turnwise_queue::locks::{Held, HolderRow, QueueRow};
+use turnwise_queue::unique::UniqueRow;
 use turnwise_queue::{Active, Claim, Keyspace};
 use turnwise_replicator::JOB_TYPE;
 use turnwise_replicator::check::{document_of, is_replicated, unreadable};
@@ -82,6 +83,10 @@ fn of_job(job: &JobKey) -> u64 {
     hash(&Subject::Job(job.clone()))
 }
 
+fn of_unique(key: &str) -> u64 {
+    hash(&Subject::Unique(key.to_owned()))
+}
+
 fn of_document(db: &str, id: &str) -> u64 {
     hash(&Subject::Document((db.to_owned(), id.to_owned())))
 }
@@ -103,6 +108,11 @@ pub(super) fn subjects(row: &Row, value: &Bytes) -> Vec<Subject> {
         | Row::Body(db, id, _)
         | Row::Unresolved(_, db, id)
         | Row::FilterCheck(_, db, id) => vec![document(db, id)],
+        Row::Unique(key) => match unique_holder(value) {
+            Some(job) => vec![Subject::Job(job)],
+            None => vec![Subject::Unique(key.clone())],
+        },
+        Row::UniqueUntil(_, key) => vec![Subject::Unique(key.clone())],
         Row::Change(db, _) => match serde_json::from_slice(value) {
             Ok(id) => vec![document(db, &id)],
             Err(_) => Vec::new(),
@@ -228,6 +238,12 @@ impl<'a> Books<'a> {
                 self.find(of_job(job), fact)?;
             }
             Row::Lifetime(job, at_us) => self.find(of_job(job), hash(&("lifetime", *at_us)))?,
+            Row::Unique(unique) => match (unique_holder(value), unique_end(value)) {
+                (Some(job), _) => self.find(of_job(&job), hash(&("unique", unique)))?,
+                (None, Some(at_us)) => self.promise(of_unique(unique), hash(&("until", at_us)))?,
+                (None, None) => drop(self.read::<UniqueRow>(key, value)),
+            },
+            Row::UniqueUntil(at_us, unique) => self.find(of_unique(unique), hash(&("until", *at_us)))?,
             Row::Deadline(job, at_us) => {
                 let claim: Option<Claim> = self.read(key, value);
                 let fact = claim.map_or(0, |claim| hash(&("deadline", *at_us, claim)));
@@ -333,7 +349,12 @@ impl<'a> Books<'a> {
         };
         self.types.insert(key.0.clone());
         let has_ended = job.claim().is_some_and(|claim| job.ended_claim.as_ref() == Some(claim));
-        if has_ended || job.is_keyed() || job.unmet() > 0 || has_other_fields(value) {
+        if has_ended
+            || job.is_keyed()
+            || job.wrong_key().is_some()
+            || job.unmet() > 0
+            || has_other_fields(value)
+        {
             self.flag(subject);
         }
         let row = job.index_row();
@@ -369,6 +390,9 @@ impl<'a> Books<'a> {
         }
         if let Some(at_us) = job.due_us {
             self.promise(subject, hash(&("lifetime", at_us)))?;
+        }
+        if let Some(unique) = job.unique_key.as_ref().filter(|unique| unique.held) {
+            self.promise(subject, hash(&("unique", &unique.hash)))?;
         }
         if job.has_pieces() {
             self.promise(subject, hash(&"pieces"))?;

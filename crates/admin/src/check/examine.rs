@@ -7,9 +7,9 @@ use serde::de::DeserializeOwned;
 use turnwise_policy::eligibility::concurrency::{Bucket, MAX_LIMIT};
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_queue::check::{
-    CountTally, Finding, IndexRow, JobKey, JobRows, LockTally, RateTally, Row, ScheduleRows, WorkerRow,
-    check_awaited, check_claims, check_job, check_schedule, check_stamp, check_waiting, check_worker,
-    read_record,
+    CountTally, Finding, IndexRow, JobKey, JobRows, LockTally, RateTally, Row, ScheduleRows, UniqueTally,
+    WorkerRow, check_awaited, check_claims, check_job, check_schedule, check_stamp, check_waiting,
+    check_worker, read_record, unique_holder,
 };
 use turnwise_queue::keyspace::KeyRange;
 use turnwise_queue::locks::{Held, Spot};
@@ -50,6 +50,8 @@ pub(super) enum Subject {
     Bucket(Bucket),
     /// A schedule, by name.
     Schedule(String),
+    /// A unique key that has a period, by its hash.
+    Unique(String),
     /// A document of a `_replicator` database.
     Document(DocumentKey),
     /// A replication job, and the document that it belongs to.
@@ -87,6 +89,7 @@ impl Examiner {
                     Subject::Locks(level) => self.locks(tx, level.as_deref()).await,
                     Subject::Bucket(bucket) => self.bucket(tx, bucket).await,
                     Subject::Schedule(name) => self.schedule(tx, name, seen).await,
+                    Subject::Unique(hash) => self.unique(tx, hash, seen).await,
                     Subject::Document(document) => self.document(tx, document, seen).await,
                     Subject::DocumentsJob(id) => self.documents_job(tx, id).await,
                 }
@@ -128,12 +131,19 @@ impl Examiner {
             .collect();
         let due = record.and_then(|job| job.due_us).map(|at_us| keys.lifetime_entry(at_us, &key.0, &key.1));
         let tags = record.into_iter().flat_map(|job| job.tag_rows(keys));
-        let others: Vec<Bytes> = locks.chain(buckets).chain(deadlines).chain(due).chain(tags).collect();
+        let unique = record.and_then(|job| job.unique_key.as_ref()).map(|unique| keys.unique(&unique.hash));
+        let others = locks.chain(buckets).chain(deadlines).chain(due).chain(tags).chain(unique);
+        let others: Vec<Bytes> = others.collect();
         for index in seen.iter().chain(&named).chain(&parked).chain(&others) {
             if let Some(row) = Row::parse(keys, index)
                 && let Some(value) = get(tx, index).await?
             {
-                let _ = rows.add(row, &value);
+                match row {
+                    Row::Unique(hash) if unique_holder(&value).as_ref() == Some(key) => {
+                        rows.unique.insert(hash);
+                    }
+                    row => drop(rows.add(row, &value)),
+                }
             }
         }
         for (after, value) in range(tx, keys.after(&key.0, &key.1), MAX_AFTER).await? {
@@ -158,6 +168,18 @@ impl Examiner {
         }
         findings.extend(check_job(keys, key, &rows, |_| !holder_rows.is_empty()));
         Ok(findings)
+    }
+
+    async fn unique(&self, tx: &Transaction, hash: &str, seen: &BTreeSet<Bytes>) -> Result<Vec<Finding>> {
+        let mut tally = UniqueTally::default();
+        let row = self.keys.unique(hash);
+        for key in seen.iter().chain([&row]) {
+            if let (Some(row), Some(value)) = (Row::parse(&self.keys, key), get(tx, key).await?) {
+                // The pass has reported an unreadable row already.
+                let _ = tally.enter(key, &row, &value);
+            }
+        }
+        Ok(tally.finish(&self.keys))
     }
 
     async fn worker_rows(&self, tx: &Transaction, worker: &JobKey) -> Result<BTreeMap<WorkerRow, Bytes>> {

@@ -11,7 +11,9 @@ use turnwise_client::protocol::names::{check_id, check_type};
 use turnwise_client::protocol::{
     After, End, MAX_ADDED, MAX_BATCH_BODY_BYTES, MAX_OPTIONS_BYTES, OnLost, Otherwise,
 };
-use turnwise_client::{AddJob, Added, AddedJob, IfExists, Locks, NewJob};
+use turnwise_client::{
+    AddJob, Added, AddedJob, FoundDid, IfExists, Locks, NewJob, OnConflict, Unique, UniqueMode, UniqueWithin,
+};
 
 use crate::Failure;
 use crate::input::open;
@@ -31,12 +33,13 @@ Examples:
   turnwise jobs add command --options '{\"argv\":[\"date\"]}'
   turnwise jobs add mail --after report/july --after report/august
   turnwise jobs add mail --many jobs.jsonl
+  turnwise jobs add index --options '{\"shop\":7}' --unique while_waiting
 
 The command prints the ids of the jobs, one per line. If a job with the id exists, it is unchanged, so you can repeat a command \
-with ids.
+with ids. If another job has the unique key, its id is printed.
 
 Each line of a file for --many is an object with any of id, options, summary, tenant, user, task, tags, delay_ms, not_before_us, \
-max_attempts, backoff, jitter, on_lost, max_snoozes, timeout_ms, heartbeat_timeout_ms, start_within_ms, keep_ms, after, locks, reason, priority and if_exists. Each request adds up to 1,000 \
+max_attempts, backoff, jitter, on_lost, max_snoozes, timeout_ms, heartbeat_timeout_ms, start_within_ms, keep_ms, after, locks, reason, priority, unique and if_exists. Each request adds up to 1,000 \
 lines, all or none.")]
 pub(crate) struct Args {
     /// The type of the job, which decides the workers that run it
@@ -109,6 +112,33 @@ pub(crate) struct Args {
     /// The job's priority, -20 to 19, by default 0. A tenant's jobs with lower numbers start first
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     priority: Option<i32>,
+    /// Add the job only if no other job of its tenant and type has its unique key. The job holds the key while it waits, until its end, or for
+    /// --unique-period
+    #[arg(long, value_name = "MODE", value_parser = words::<UniqueMode>(UniqueMode::WORDS))]
+    unique: Option<UniqueMode>,
+    /// For how long the job holds its key: 90s, 15m, 2h, 3d
+    #[arg(long, value_parser = parse_duration, value_name = "TIME", requires = "unique")]
+    unique_period: Option<Duration>,
+    /// The unique key: a text. By default, the key is made of all options
+    #[arg(long, value_name = "TEXT", requires = "unique")]
+    unique_key: Option<String>,
+    /// Make the unique key of these members of the options: JSON pointers, as in /customer,/kind
+    #[arg(
+        long,
+        value_name = "POINTER,…",
+        value_delimiter = ',',
+        requires = "unique",
+        conflicts_with = "unique_key"
+    )]
+    unique_of: Vec<String>,
+    /// Which jobs of the tenant have one key if they state the same
+    #[arg(long, value_name = "WHAT", default_value = "type", requires = "unique")]
+    #[arg(value_parser = words::<UniqueWithin>(UniqueWithin::WORDS))]
+    unique_within: UniqueWithin,
+    /// If another job has the key: keep it, replace its options and start time if it waits, reject the request, or let it run once more after its run
+    #[arg(long, value_name = "WHAT", default_value = "keep", requires = "unique")]
+    #[arg(value_parser = words::<OnConflict>(OnConflict::WORDS))]
+    on_conflict: OnConflict,
     /// If the job exists, run it again with the values that are given here
     #[arg(long)]
     again: bool,
@@ -171,9 +201,24 @@ fn defaults(args: &Args) -> anyhow::Result<AddJob> {
         reason: args.reason.clone(),
         priority: args.priority,
         after: args.after.iter().map(|name| after_job(args, name)).collect::<anyhow::Result<_>>()?,
+        unique: unique(args)?,
         if_exists: if args.again { IfExists::Again } else { IfExists::Keep },
         ..AddJob::default()
     })
+}
+
+/// The unique key of the arguments.
+fn unique(args: &Args) -> anyhow::Result<Option<Unique>> {
+    let Some(mode) = args.unique else { return Ok(None) };
+    let period_ms = args.unique_period.map(|time| u64::try_from(time.as_millis())).transpose();
+    Ok(Some(Unique {
+        mode,
+        period_ms: period_ms.context("--unique-period: too long")?,
+        key: args.unique_key.clone(),
+        of: args.unique_of.clone(),
+        within: args.unique_within,
+        on_conflict: args.on_conflict,
+    }))
 }
 
 /// Parses a dependency of `--after`.
@@ -199,6 +244,14 @@ fn print(added: &AddedJob) {
         }
         Added::RunsAgain => tell!("{} is running, and runs once more after this run", added.id),
         Added::AlreadyWaiting => tell!("{} was waiting already; it has the new options now", added.id),
+        Added::Found => {
+            let did = match added.found.as_ref().map(|found| found.did) {
+                Some(FoundDid::Replaced) => "it has the new options now",
+                Some(FoundDid::RunsAgain) => "it runs once more after this run",
+                Some(FoundDid::Kept) | None => "nothing was added",
+            };
+            tell!("{} of type {} has this unique key: {did}", added.id, added.job_type);
+        }
     }
 }
 
@@ -254,7 +307,7 @@ async fn add_many(args: &Args, file: &Path) -> Result<(), Failure> {
     if batch.known > 0 {
         let what =
             if args.again { "have the new options now" } else { "are unchanged; --again runs them again" };
-        tell!("{} of {added} jobs existed already and {what}", batch.known);
+        tell!("{} of {added} jobs existed already, or their unique keys are taken: they {what}", batch.known);
     }
     Ok(())
 }

@@ -57,6 +57,29 @@ async fn accept(server: &Server, limit: usize) -> (String, Vec<Value>) {
 }
 
 #[tokio::test]
+async fn a_job_is_not_added_while_another_one_has_its_key() {
+    let server = Home::new("").serve().await;
+    let add = async |id: &str, more: &[&str]| {
+        let args = ["add", "index", "--id", id, "--options", r#"{"shop":7}"#, "--unique"];
+        jobs(&server, &[&args[..], more].concat()).await
+    };
+    let output = add("a", &["until_end", "--unique-of", "/shop"]).await;
+    assert_eq!((stdout(&output), stderr(&output)), ("a", ""), "{output:?}");
+    let output = add("b", &["while_waiting", "--unique-of", "/shop"]).await;
+    assert_eq!((output.status.success(), stdout(&output)), (true, "a"), "{output:?}");
+    assert!(stderr(&output).contains("has this unique key: nothing was added"), "{output:?}");
+    let output = add("b", &["until_end", "--unique-of", "/shop", "--on-conflict", "reject"]).await;
+    assert!(!output.status.success() && stderr(&output).contains("job `a`"), "{output:?}");
+    let output =
+        add("b", &["period", "--unique-period", "1h", "--unique-key", "k", "--unique-within", "tenant"])
+            .await;
+    assert_eq!((stdout(&output), stderr(&output)), ("b", ""), "{output:?}");
+    let job: Value = serde_json::from_slice(&jobs(&server, &["show", "index", "b"]).await.stdout).unwrap();
+    let stated = json!({"mode": "period", "period_ms": 3_600_000, "key": "k", "within": "tenant", "on_conflict": "keep"});
+    assert_eq!(job["unique"], stated);
+}
+
+#[tokio::test]
 async fn a_job_is_added_once_and_shown_without_its_secrets() {
     let server = Home::new("").serve().await;
     hide(&server, "mail", &["/password"]).await;

@@ -94,6 +94,10 @@ invariants! {
     LifetimeAgrees: "the time at which a job fails, or is removed, is the one that its record states",
         "the job waits, or its record stays, for longer than it states; a row without a job costs each check a little",
         "add the job again, or remove it; clear a row without a job by hand";
+    /// A key is held by a job that says so, or until a time.
+    UniqueAgrees: "a unique key has the job whose record names it, or a time at which it is free",
+        "a key without its job keeps other jobs from being added; a job without its key does not, so there may be several",
+        "clear a row without a job, or without a time, by hand; a job without its key has one again when it is added again";
     /// A run whose timeouts servers enforce is in their index.
     DeadlineAgrees: "the deadline of a run is the one that its active row names",
         "no server ends the run if it hangs; a row without a run costs each check of deadlines a little",

@@ -13,7 +13,7 @@ use crate::dependencies::AfterRow;
 use crate::locks::{HolderRow, QueueRow, Spot};
 use crate::pieces::PIECE_BYTES;
 use crate::record::Record;
-use crate::{Active, Claim, Job, Keyspace, Parked, Then, output};
+use crate::{Active, Claim, Job, Keyspace, Parked, Then, output, unique_key as unique};
 
 /// All rows of one job.
 #[derive(Debug, Clone, Default)]
@@ -42,6 +42,8 @@ pub struct JobRows {
     pub buckets: BTreeMap<Bucket, RateRow>,
     /// When it fails, or is removed.
     pub lifetimes: BTreeSet<i64>,
+    /// The hashes of the unique keys whose rows say that it holds them.
+    pub unique: BTreeSet<String>,
     /// When servers check its run, and under which claim.
     pub deadlines: BTreeMap<i64, Claim>,
     /// Its dependencies, each with the group that it is in there.
@@ -56,7 +58,7 @@ impl JobRows {
         let of_place = self.places.len() + self.tags.len() + self.parked.len() + self.unwatched.len();
         let of_values = self.pieces.len() + self.output.len();
         let of_run = self.locks.len() + self.queued.len() + self.buckets.len() + self.deadlines.len();
-        let of_place = of_place + self.lifetimes.len();
+        let of_place = of_place + self.lifetimes.len() + self.unique.len();
         self.raw.is_none() && of_place + of_values + of_run + self.after.len() + self.back.len() == 0
     }
 
@@ -138,6 +140,29 @@ impl Job {
     pub fn has_pieces(&self) -> bool {
         self.options.is_none()
     }
+
+    /// Why it does not hold its unique key, or holds it, when it should not.
+    pub fn wrong_key(&self) -> Option<&'static str> {
+        let (unique, key) = match (&self.unique, &self.unique_key) {
+            (None, None) => return None,
+            (Some(unique), Some(key)) => (unique, key),
+            _ => return Some("only one of a unique key and its statement is there"),
+        };
+        let has_ended = self.state().is_final();
+        let waits = !has_ended && self.run().is_none_or(|run| run.then == Then::Again);
+        match unique.mode {
+            unique::Mode::WhileWaiting if key.held && !waits => {
+                Some("it does not wait, and holds its unique key")
+            }
+            unique::Mode::UntilEnd if key.held == has_ended => {
+                Some("it holds its unique key after its end, or not before")
+            }
+            unique::Mode::Period(_) if key.held || key.until_us.is_none() => {
+                Some("its unique key has no period")
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Checks the rows of one job, read in one snapshot. `is_known` returns whether a worker has a row.
@@ -197,6 +222,9 @@ pub fn check_job(
         let problem = format!("it is {state:?}, and still names a group of dependents");
         found(Invariant::WaitsFor, &record_key, problem);
     }
+    if let Some(problem) = job.wrong_key() {
+        found(Invariant::UniqueAgrees, &record_key, problem.to_owned());
+    }
     if job.is_keyed() && !job.sort_key.is_some_and(f64::is_finite) {
         let problem = format!("it is {state:?} with the priority {:?}", job.sort_key);
         found(Invariant::Keyed, &record_key, problem);
@@ -234,6 +262,8 @@ fn named(keys: &Keyspace, key: &JobKey, job: &Job, rows: &JobRows) -> Named {
     named.extend(buckets.map(|row| (Invariant::RateAgrees, row)));
     let lifetime = job.due_us.map(|at_us| keys.lifetime_entry(at_us, job_type, id));
     named.extend(lifetime.map(|row| (Invariant::LifetimeAgrees, row)));
+    let unique = job.unique_key.iter().filter(|key| key.held).map(|key| keys.unique(&key.hash));
+    named.extend(unique.map(|row| (Invariant::UniqueAgrees, row)));
     // Those of a run are compared with its active row.
     let deadlines = rows.deadlines.keys().filter(|_| job.state().is_claimed());
     let deadlines = deadlines.map(|at_us| keys.deadline(*at_us, job_type, id));
@@ -254,6 +284,7 @@ fn present(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Named {
     let buckets = rows.buckets.keys().map(|bucket| keys.rate_holder(bucket, job_type, id));
     let deadlines = rows.deadlines.keys().map(|at_us| keys.deadline(*at_us, job_type, id));
     let lifetimes = rows.lifetimes.iter().map(|at_us| keys.lifetime_entry(*at_us, job_type, id));
+    let unique = rows.unique.iter().map(|hash| keys.unique(hash));
     places
         .chain(tags.map(|row| (Invariant::TagAgrees, row)))
         .chain(parked.map(|row| (Invariant::Parked, row)))
@@ -261,6 +292,7 @@ fn present(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Named {
         .chain(buckets.map(|row| (Invariant::RateAgrees, row)))
         .chain(deadlines.map(|row| (Invariant::DeadlineAgrees, row)))
         .chain(lifetimes.map(|row| (Invariant::LifetimeAgrees, row)))
+        .chain(unique.map(|row| (Invariant::UniqueAgrees, row)))
         .collect()
 }
 

@@ -15,6 +15,7 @@ mod rate;
 mod row;
 mod schedule;
 mod single;
+mod unique;
 mod whole;
 mod worker;
 
@@ -26,6 +27,7 @@ pub use rate::RateTally;
 pub use row::{Row, WorkerRow, key_text};
 pub use schedule::{ScheduleRows, check_schedule};
 pub use single::{check_boost, check_single, check_usage, check_waiting};
+pub use unique::{UniqueTally, unique_end, unique_holder};
 pub use whole::check_rows;
 pub use worker::{check_claims, check_stamp, check_worker};
 

@@ -63,6 +63,10 @@ pub enum Row {
     Boost(String),
     /// When a job fails, or its record is removed.
     Lifetime(JobKey, i64),
+    /// A unique key, by its hash. Its value names the job.
+    Unique(String),
+    /// The end of a unique key's period, and the key's hash.
+    UniqueUntil(i64, String),
     /// When servers check a job's run.
     Deadline(JobKey, i64),
     /// The key that wakes the workers of a type.
@@ -193,6 +197,8 @@ impl Row {
                 Row::Roomy(job_type, bucket)
             }
             ("lifetimes", 4) => Row::Lifetime(pair(2, 3)?, number(1)?),
+            ("unique", 2) => Row::Unique(text(1)?),
+            ("unique_until", 3) => Row::UniqueUntil(number(1)?, text(2)?),
             ("deadlines", 4) => Row::Deadline(pair(2, 3)?, number(1)?),
             ("after", 5) => Row::After(pair(1, 2)?, pair(3, 4)?),
             ("dependents", 6) => Row::Dependent(pair(4, 5)?, pair(1, 2)?, number(3)?),
@@ -246,7 +252,7 @@ impl Row {
                 1,
             ) => Row::Stamp,
             ("unwatched_wake", 2) if text(1).is_some() => Row::Stamp,
-            ("session_key", 1) | ("event_in", 3) => Row::Secret,
+            ("session_key" | "unique_secret", 1) | ("event_in", 3) => Row::Secret,
             ("bulk" | "users" | "tokens", 2) if text(1).is_some() => Row::Secret,
             ("bulk_used", 3) if text(2).is_some() => Row::Secret,
             ("webhooks", 2 | 3) if keys.parse_webhook(key).is_ok() => Row::Secret,

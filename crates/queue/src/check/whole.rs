@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::{
     CountTally, Finding, IndexRow, Invariant, JobKey, JobRows, LockTally, RateTally, Row, ScheduleRows,
-    WorkerRow, check_awaited, check_claims, check_job, check_schedule, check_single, check_stamp,
-    check_waiting, check_worker,
+    UniqueTally, WorkerRow, check_awaited, check_claims, check_job, check_schedule, check_single,
+    check_stamp, check_waiting, check_worker, unique_holder,
 };
 use crate::{Active, Keyspace};
 
@@ -23,6 +23,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     let mut rates = RateTally::default();
     let mut counts = CountTally::default();
     let mut schedules: BTreeMap<String, ScheduleRows> = BTreeMap::new();
+    let mut unique = UniqueTally::default();
     let mut unsettled: BTreeSet<(JobKey, i64)> = BTreeSet::new();
     for (key, value) in rows {
         let Some(row) = Row::parse(keys, key) else {
@@ -31,6 +32,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
         };
         findings.extend(check_single(key, &row, value));
         findings.extend(locks.enter(key, &row, value));
+        findings.extend(unique.enter(key, &row, value));
         rates.enter(&row, value);
         counts.enter(&row, None, Some(value));
         if let Row::Index((job_type, id), IndexRow::Active(worker)) = &row
@@ -51,12 +53,18 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
         match row {
             Row::Worker(worker, row) => drop(workers.entry(worker).or_default().insert(row, value.clone())),
             Row::Unsettled(on, group) => drop(unsettled.insert((on, group))),
+            Row::Unique(hash) => {
+                if let Some(job) = unique_holder(value) {
+                    jobs.entry(job).or_default().unique.insert(hash);
+                }
+            }
             _ => {}
         }
     }
     findings.extend(schedules.iter().flat_map(|(name, rows)| check_schedule(keys, name, rows)));
     findings.extend(locks.finish());
     findings.extend(rates.finish(keys));
+    findings.extend(unique.finish(keys));
     findings.extend(counts.differences(keys).into_iter().map(|(_, finding)| finding));
     for (job, rows) in &jobs {
         findings.extend(check_job(keys, job, rows, |worker| workers.contains_key(worker)));

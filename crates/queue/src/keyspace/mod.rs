@@ -63,6 +63,9 @@
 //! | `("active", type, worker, id)` | what the worker reports ([`crate::Active`]) | the claim's holder |
 //! | `("deadlines", at, type, id)` | claim (JSON): at that time, servers check the run's timeouts ([`crate::deadlines`]) | with the active row |
 //! | `("lifetimes", at, type, id)` | empty: at that time, the job fails, or its record is removed ([`crate::lifetimes`]) | with the record |
+//! | `("unique", hash)` | the job that has the key, and until when, for a period ([`crate::unique`]) | with the record |
+//! | `("unique_until", at, hash)` | empty: at that time, the period of the key is over | with the row above |
+//! | `("unique_secret")` | a random text that is part of all these hashes (a string) | the first job with a key |
 //! | `("wake", type)` | versionstamp (10 bytes), set whenever a job becomes pending or delayed | with the record |
 //! | `("usage", type, tenant, charger)` | what this charger has charged to the tenant ([`crate::usage::Charged`]) | that charger |
 //! | `("run_times", type)` | how long the jobs of its tasks run, as learnt (JSON, µs by task; [`crate::usage::run_times`]) | chargers whose estimates have changed |
@@ -187,6 +190,12 @@ impl Keyspace {
     pub fn schedules_due_until(&self, until_us: i64) -> KeyRange {
         let (begin, _) = children(&self.space, &("schedule_due",));
         (begin, children(&self.space, &("schedule_due", until_us)).1)
+    }
+
+    /// The keys whose periods are over at `until_us`, earliest first.
+    pub fn unique_over(&self, until_us: i64) -> KeyRange {
+        let (begin, _) = children(&self.space, &("unique_until",));
+        (begin, children(&self.space, &("unique_until", until_us)).1)
     }
 
     /// The runs that servers must check up to `until_us`, earliest first.

@@ -232,6 +232,12 @@ keys! {
     range all_active() = ("active",);
     /// The row of a job that fails, or whose record is removed, at a time.
     key lifetime_entry(at_us: i64, job_type: &str, id: &str) = ("lifetimes", at_us, job_type, id);
+    /// The row of a unique key, named by its hash.
+    key unique(hash: &str) = ("unique", hash);
+    /// The row of a key whose period ends at a time.
+    key unique_until(at_us: i64, hash: &str) = ("unique_until", at_us, hash);
+    /// The text that is part of all hashes of unique keys.
+    key unique_secret() = ("unique_secret",);
     /// The row of a run that servers check at a time.
     key deadline(at_us: i64, job_type: &str, id: &str) = ("deadlines", at_us, job_type, id);
     /// Changes whenever there may be a job to start.
@@ -449,6 +455,8 @@ parsers! {
     parse_active(_, _; worker: String, id: String);
     /// Time, job type and id of a key of [`Keyspace::lifetimes_until`].
     parse_lifetime(_; at_us: i64, job_type: String, id: String);
+    /// Time and hash of a key of [`Keyspace::unique_over`].
+    parse_unique_until(_; at_us: i64, hash: String);
     /// Time, job type and id of a key of [`Keyspace::deadlines_until`].
     parse_deadline(_; at_us: i64, job_type: String, id: String);
     /// Worker id of a key of [`Keyspace::workers`].

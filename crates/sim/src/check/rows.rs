@@ -134,6 +134,14 @@ impl TouchedRows {
                     None => lifetimes.remove(&at_us),
                 };
             }
+            Row::Unique(hash) => {
+                if let Some(job) = change.old.as_ref().and_then(|value| check::unique_holder(value)) {
+                    self.touch(jobs, &job).unique.remove(&hash);
+                }
+                if let Some(job) = change.new.as_ref().and_then(|value| check::unique_holder(value)) {
+                    self.touch(jobs, &job).unique.insert(hash);
+                }
+            }
             Row::Tag(ref job, ..)
             | Row::Lock(ref job, ..)
             | Row::LockQueue(ref job, ..)
