@@ -136,6 +136,7 @@ impl EligibilityPlan {
             when: Question { is: what == What::Any || rng.chance(700), what }.to_string(),
             action,
             limit: (action == Action::Concurrency).then_some(limit),
+            rate: None,
             note: rng.chance(300).then(|| "for now".to_owned()),
         }
     }

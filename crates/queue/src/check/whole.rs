@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::{
-    CountTally, Finding, IndexRow, Invariant, JobKey, JobRows, LockTally, RateTally, Row, WorkerRow,
+    BucketTally, CountTally, Finding, IndexRow, Invariant, JobKey, JobRows, LockTally, Row, WorkerRow,
     check_awaited, check_claims, check_job, check_single, check_stamp, check_waiting, check_worker,
 };
 use crate::{Active, Keyspace};
@@ -19,7 +19,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     let mut active: BTreeMap<JobKey, BTreeMap<String, Active>> = BTreeMap::new();
     let mut present: BTreeSet<&Bytes> = BTreeSet::new();
     let mut locks = LockTally::default();
-    let mut rates = RateTally::default();
+    let mut buckets = BucketTally::default();
     let mut counts = CountTally::default();
     let mut unsettled: BTreeSet<(JobKey, i64)> = BTreeSet::new();
     for (key, value) in rows {
@@ -29,7 +29,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
         };
         findings.extend(check_single(key, &row, value));
         findings.extend(locks.enter(key, &row, value));
-        rates.enter(&row, value);
+        buckets.enter(&row, value);
         counts.enter(&row, None, Some(value));
         if let Row::Index((job_type, id), IndexRow::Active(worker)) = &row
             && let Ok(report) = serde_json::from_slice(value)
@@ -50,7 +50,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
         }
     }
     findings.extend(locks.finish());
-    findings.extend(rates.finish(keys));
+    findings.extend(buckets.finish(keys));
     findings.extend(counts.differences(keys).into_iter().map(|(_, finding)| finding));
     for (job, rows) in &jobs {
         findings.extend(check_job(keys, job, rows, |worker| workers.contains_key(worker)));
