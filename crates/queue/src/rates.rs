@@ -3,7 +3,7 @@
 //! *Model.* The starts of a bucket ([`turnwise_policy::eligibility::rate`]) are numbered, those of a job with a weight by as many numbers. A row per
 //! transaction has the last number of its starts, and their time; a row per bucket has the number of all ([`StartCount`]). So the start that
 //! the next one would be one too many with is found by its number, with one read, whatever the limit is. The rows of older starts than the limit
-//! needs are removed by the claims that follow, and all rows of a bucket once its last start is a period old ([`remove_expired`]).
+//! needs are removed by the claims that follow, and all rows of a bucket once its last start is long over ([`remove_expired`]).
 //!
 //! *Never more than the limit.* Claims of one bucket conflict over its count. A start has the later one of the time of its pass and of the start
 //! before it, so numbers and times have one order. A pass compares the times with its own clock ([`crate::clock`]): a node whose clock is behind
@@ -18,7 +18,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::concurrency::Bucket;
-use turnwise_policy::eligibility::rate::{Algorithm, MAX_STARTS, Rate, RateLimit, of_filter};
+use turnwise_policy::eligibility::rate::{Algorithm, Rate, RateLimit, of_filter};
 use turnwise_store::{Isolation, Transaction};
 
 use crate::concurrency::{LimitedRow, first_type};
@@ -33,6 +33,9 @@ const LOG_BATCH: usize = 128;
 const REMOVED_AT_ONCE: usize = 2;
 /// The longest pause of a rate: a day, in ms.
 pub const MAX_PAUSE_MS: u64 = 86_400_000;
+/// How much longer than their period starts are kept, in µs: by far more than the clocks of two nodes differ, so that no node removes
+/// a start that still counts by another one's clock.
+const KEPT_US: i64 = 60_000_000;
 /// Types of limited jobs that a change of a pause wakes.
 const MAX_TYPES: usize = 20;
 
@@ -280,7 +283,7 @@ pub async fn lengthen_pause(
     Ok(())
 }
 
-/// Reads up to `limit` buckets after `after`, and removes the rows of those whose last start is a period old. Returns where to continue; `None` at
+/// Reads up to `limit` buckets after `after`, and removes the rows of those whose starts have not counted for a minute. Returns where to continue; `None` at
 /// the end.
 pub async fn remove_expired(
     tx: &Transaction,
@@ -298,7 +301,7 @@ pub async fn remove_expired(
         seen = Some(key.clone());
         let count: StartCount = decode("start count", value)?;
         // A token bucket is full again by then, too.
-        let until_us = count.last_us.saturating_add(count.per_us).saturating_add(i64::from(MAX_STARTS));
+        let until_us = count.last_us.saturating_add(count.per_us).saturating_add(KEPT_US);
         let until_us = until_us.max(count.paused_until_us);
         // A claim that counts a start meanwhile conflicts.
         if until_us <= now_us && tx.get(key).await?.as_ref() == Some(value) {

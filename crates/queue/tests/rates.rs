@@ -262,7 +262,8 @@ async fn each_key_and_each_reason_has_its_own_starts() {
         rows_in(&world.store, world.keys.start_counts()).await.len()
     };
     assert_eq!(expire(NOW_US + 9).await, 3);
-    assert_eq!(expire(NOW_US + 2 * SECOND).await, 1);
+    assert_eq!(expire(NOW_US + 59 * SECOND).await, 3, "a node whose clock is behind may still count them");
+    assert_eq!(expire(NOW_US + 62 * SECOND).await, 1);
     assert_eq!((expire(NOW_US + 4_000 * SECOND).await, world.starts().await), (0, 0));
 }
 

@@ -15,7 +15,7 @@ const BATCH: usize = 200;
 /// The time between two removals.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Removes the rows of buckets whose last start is a period old ([`rates::remove_expired`]), once a minute until it is stopped. Any number of
+/// Removes the rows of buckets whose starts do not count any more ([`rates::remove_expired`]), once a minute until it is stopped. Any number of
 /// servers may do this at the same time.
 pub fn remove_starts((store, keys): (Store, Keyspace), stop: CancellationToken) -> BoxFuture<'static, ()> {
     until_stopped(stop, async move {
