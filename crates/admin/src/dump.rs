@@ -19,6 +19,7 @@
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use turnwise_outbound::HIDDEN;
+use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_queue::Keyspace;
 use turnwise_queue::check::{PIECE_BYTES, Row, WorkerRow, key_text};
 use turnwise_replicator::documents::redaction;
@@ -46,6 +47,7 @@ fn value_text(row: Option<&Row>, value: &Bytes, with_secrets: bool) -> String {
         Err(_) => hidden(),
     };
     match row {
+        Some(Row::Roomy(_, Bucket::Rate(_))) => json_line(value),
         Some(Row::Stamp | Row::Wake(_) | Row::Waiting(..) | Row::Membership(_) | Row::Roomy(..)) => stamp(),
         Some(Row::Worker(_, WorkerRow::Signal)) => stamp(),
         Some(Row::Options(..) | Row::ScheduleOptions(..)) if with_secrets => text(value),

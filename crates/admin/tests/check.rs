@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 use turnwise_admin::check::{Progress, Report, check};
 use turnwise_calendar::{Calendar, When};
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
-use turnwise_policy::eligibility::filters::{Action, Rule};
+use turnwise_policy::eligibility::filters::{Action, Limits, Rule};
+use turnwise_policy::eligibility::rate::{self, Rate, RateLimit};
 use turnwise_policy::predictive_queue::locks::{Levels, Mode};
 use turnwise_queue::check::Invariant;
 use turnwise_queue::claims::{self, Claiming, Ending};
-use turnwise_queue::concurrency::{LimitedPlace, ReleaseOptions, Tally};
+use turnwise_queue::concurrency::{Full, LimitedPlace, ReleaseOptions, Tally};
 use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::locks::{self, LockAt, Spot};
 use turnwise_queue::schedules::{self, NewSchedule, Template};
@@ -424,18 +425,21 @@ async fn each_damage_to_buckets_violates_its_own_invariant() {
         when: "id = b".into(),
         action: Action::Concurrency,
         limit: Some(1),
+        rate: None,
         note: None,
     };
     let limit = &rule.concurrency().unwrap();
     let create = |tx: Transaction| async move {
         filters::put(&tx, keys, rule).await?;
-        for id in ["a", "b", "full", "room"] {
+        for id in ["a", "b", "full", "room", "rated"] {
             let mut new = NewJob::new("t", id, serde_json::value::RawValue::from_string("1".into()).unwrap());
             new.spec.reasons = vec!["concurrency:2:net".into()];
             jobs::add(&tx, keys, &new, 5).await?;
         }
         let tally = &mut Tally::default();
-        for (number, id, filter) in [(901, "a", None), (902, "b", Some(limit))] {
+        let rate = RateLimit { bucket: rate::of_filter("few", None), rate: Rate::new(1, 60_000) };
+        let limits = Limits { concurrency: Some(limit.clone()), rate: Some(rate.clone()) };
+        for (number, id, filter) in [(901, "a", None), (902, "b", Some(&limits))] {
             let claim = claim(number);
             let claimed = claims::claim_within(
                 Context::new(&tx, keys, "t", 6, 20),
@@ -453,16 +457,20 @@ async fn each_damage_to_buckets_violates_its_own_invariant() {
             let limit = Limit { bucket: Bucket::Reason(bucket.into()), most };
             assert!(concurrency::hold_back(&tx, keys, "t", id, &limit, None, 7).await?);
         }
+        let limit = Limit { bucket: rate.bucket, most: 1 };
+        let full = Full { limit, running: 0, rate: Some((rate.rate, 60_000_006)) };
+        assert!(concurrency::hold_back_until(&tx, keys, "t", "rated", &full, None, 7).await?);
         Ok::<_, turnwise_queue::Error>(())
     };
     home.store.transact(create).await.unwrap();
     let report = look(&home.store).await;
     assert_eq!(report.findings, []);
     let count = |family: &str| report.families[family];
-    assert_eq!((count("rates"), count("limited"), count("roomy"), count("rate_guard")), (3, 2, 2, 2));
+    assert_eq!((count("rates"), count("limited"), count("roomy"), count("rate_guard")), (3, 3, 3, 2));
+    assert_eq!((count("starts"), count("start_counts")), (1, 1));
     let rows = crate::common::all_rows(&home.store).await;
     let (net, other) = (&Bucket::Reason("net".into()), &Bucket::Reason("other".into()));
-    let place = |id: &str| keys.rate_holder(net, "t", id);
+    let place = |id: &str| keys.bucket_holder(net, "t", id);
     let held = json!({ "worker": "worker", "number": 901, "tenant": "default", "since_us": 6, "most": 2 });
     let stands = LimitedPlace {
         limit: Limit { bucket: other.clone(), most: 1 },
@@ -471,20 +479,27 @@ async fn each_damage_to_buckets_violates_its_own_invariant() {
         order_us: 5,
     };
     let cases: Vec<(Vec<Damage>, &[I])> = vec![
-        (vec![Clear(place("a"))], &[I::RateAgrees]),
-        (vec![Change(place("a"), json!({ "number": 900 }))], &[I::RateAgrees]),
-        (vec![Set(place("nobody"), held.clone())], &[I::RateAgrees, I::RateHolds]),
-        (vec![Set(place("full"), held)], &[I::RateAgrees, I::RateHolds]),
+        (vec![Clear(place("a"))], &[I::BucketAgrees]),
+        (vec![Change(place("a"), json!({ "number": 900 }))], &[I::BucketAgrees]),
+        (vec![Set(place("nobody"), held.clone())], &[I::BucketAgrees, I::BucketHolds]),
+        (vec![Set(place("full"), held)], &[I::BucketAgrees, I::BucketHolds]),
         (vec![Raw(place("a"), b"1")], &[I::Readable]),
-        (vec![Clear(keys.rate_holder(&limit.bucket, "t", "b"))], &[I::RateAgrees]),
+        (vec![Clear(keys.bucket_holder(&limit.bucket, "t", "b"))], &[I::BucketAgrees]),
         (vec![Clear(keys.limited_entry("t", &stands, "room"))], &[I::OnePlace]),
         (vec![Raw(keys.limited_entry("t", &stands, "nobody"), b"{}")], &[I::Owned]),
         (vec![Raw(keys.limited_entry("t", &stands, "room"), b"x")], &[I::Readable]),
-        (vec![Clear(keys.roomy_entry("t", other))], &[I::RateMarked]),
+        (vec![Clear(keys.roomy_entry("t", other))], &[I::BucketMarked]),
         // An unmarked entry is valid: a server is about to mark the type.
         (vec![Clear(keys.roomy_entry("t", other)), Raw(keys.unmarked_entry(other), b"null")], &[]),
         (vec![Clear(keys.roomy_entry("t", net))], &[]),
         (vec![Raw(keys.roomy_entry("t", net), b"short")], &[I::Stamped]),
+        (vec![Clear(keys.roomy_at("t", 60_000_006, "few"))], &[I::BucketMarked]),
+        (vec![Raw(keys.roomy_at("t", 60_000_006, "few"), b"x")], &[I::Readable]),
+        (vec![Change(keys.start_count("few"), json!({ "total": 0 }))], &[I::StartsCounted]),
+        (vec![Set(keys.start_entry("few", 2), json!(9))], &[I::StartsCounted]),
+        (vec![Change(keys.start_count("few"), json!({ "last_us": 5 }))], &[I::StartsCounted]),
+        (vec![Raw(keys.start_entry("few", 1), b"x")], &[I::Readable]),
+        (vec![Raw(keys.start_count("few"), b"x")], &[I::Readable, I::StartsCounted]),
     ];
     find_each(&home, &rows, &cases).await;
 }
@@ -586,6 +601,7 @@ async fn step(store: &Store, user: i64, n: i64) {
                         most: 3,
                         clears: true,
                         tasks: &Tasks::default(),
+                        now_us: 9,
                     },
                     |_| true,
                     first,

@@ -1,10 +1,12 @@
 //! `/v1/filters`: rules that decide which waiting jobs may start.
 
 use turnwise_policy::eligibility::filters::{Action, Filters as Ordered, Rule};
+use turnwise_policy::eligibility::rate::{Algorithm, Rate};
 use turnwise_protocol::{
-    Action as ApiAction, Filter, Filters, MAX_FILTER_NAME_BYTES, MAX_TIME_US, PutFilter, RemovedFilter, names,
+    Action as ApiAction, Filter, Filters, MAX_FILTER_NAME_BYTES, MAX_TIME_US, PauseRate, PausedRate,
+    PutFilter, Rate as ApiRate, RateAlgorithm, RemovedFilter, names,
 };
-use turnwise_queue::filters as rows;
+use turnwise_queue::{filters as rows, rates};
 
 use super::app::App;
 use super::body::Json;
@@ -12,6 +14,7 @@ use super::error::{Result, V1Error};
 use super::extract::{Call, Shown, check_short, path_with_name};
 use super::responses::{BadBody, Common};
 use super::view::same;
+use super::workers::check_range;
 
 path_with_name! {
     /// `/{filter}`
@@ -33,12 +36,33 @@ fn no_filter(id: &str) -> V1Error {
 fn shown(rule: &Rule) -> Filter {
     Filter {
         id: rule.id.clone(),
-        action: same!(rule.action, Action => ApiAction: Accept Pause Reject Continue Concurrency),
+        action: same!(rule.action, Action => ApiAction: Accept Pause Reject Continue Concurrency Rate),
         limit: rule.limit,
+        rate: rule.rate.as_ref().map(shown_rate),
         when: rule.when.clone(),
         priority: rule.priority,
         watermark_us: rule.watermark_us,
         note: rule.note.clone(),
+    }
+}
+
+fn shown_rate(rate: &Rate) -> ApiRate {
+    ApiRate {
+        at_most: rate.at_most,
+        per_ms: rate.per_ms,
+        key: rate.key.clone(),
+        weight: rate.weight,
+        algorithm: same!(rate.algorithm, Algorithm => RateAlgorithm: Window Bucket),
+    }
+}
+
+fn stated_rate(rate: ApiRate) -> Rate {
+    Rate {
+        at_most: rate.at_most,
+        per_ms: rate.per_ms,
+        key: rate.key,
+        weight: rate.weight,
+        algorithm: same!(rate.algorithm, RateAlgorithm => Algorithm: Window Bucket),
     }
 }
 
@@ -118,10 +142,45 @@ pub fn rule(id: String, put: PutFilter) -> Result<Rule> {
         priority: put.priority,
         watermark_us: put.watermark_us,
         when: put.when,
-        action: same!(put.action, ApiAction => Action: Accept Pause Reject Continue Concurrency),
+        action: same!(put.action, ApiAction => Action: Accept Pause Reject Continue Concurrency Rate),
         limit: put.limit,
+        rate: put.rate.map(stated_rate),
         note: put.note,
     })
+}
+
+/// Pause a rate
+///
+/// Lets no job of the filter's rate start for a time, for example because the service that it protects has refused requests. Running jobs
+/// continue.
+#[utoipa::path(
+    post, path = "/filters/{filter}/pause", tag = "filters", operation_id = "pause_rate", params(FilterPath),
+    request_body = PauseRate,
+    responses(
+        (status = 200, body = PausedRate, description = "The rate is closed."),
+        (status = 404, body = turnwise_protocol::Error, description = "`not_found`: there is no such filter."),
+        BadBody, Common,
+    ),
+)]
+pub(super) async fn pause_rate(
+    Call { app, path, .. }: Call<FilterPath>,
+    Json(PauseRate { for_ms, key }): Json<PauseRate>,
+) -> Result<Shown<PausedRate>> {
+    check_range("for_ms", for_ms, 0, rates::MAX_PAUSE_MS)?;
+    let (keys, id, key) = (&app.keys, &path.filter, key.as_deref());
+    let now_us = app.store.runtime().now_us();
+    let until_us = now_us.saturating_add_unsigned(for_ms * 1_000);
+    let found = app.store.transact(|tx| async move {
+        rows::stamp(&tx, keys).await?;
+        let rules = rows::list(&tx, keys).await?;
+        let Some(rule) = rules.iter().find(|rule| rule.id == *id) else { return Ok(false) };
+        rates::pause(&tx, keys, rule, key, until_us, now_us).await?;
+        Ok::<_, turnwise_queue::Error>(true)
+    });
+    match found.await? {
+        true => Ok(Shown(PausedRate { until_us })),
+        false => Err(no_filter(id)),
+    }
 }
 
 /// Remove a filter

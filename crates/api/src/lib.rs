@@ -111,6 +111,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(tenants::get_queue))
         .routes(routes!(filters::list_filters))
         .routes(routes!(filters::get_filter, filters::put_filter, filters::remove_filter))
+        .routes(routes!(filters::pause_rate))
         .routes(routes!(list::list_types))
         .routes(routes!(types::list_type_terms))
         .routes(routes!(types::get_type_terms, types::put_type_terms, types::remove_type_terms))

@@ -2,8 +2,8 @@
 
 use reqwest::Method;
 use turnwise_protocol::{
-    Filter, Filters, Fleet, Fleets, PutFilter, PutFleet, PutWebhook, RemovedFilter, RemovedFleet,
-    RemovedTerms, RemovedWebhook, StatedType, StatedTypes, TypeTerms, Webhook, Webhooks,
+    Filter, Filters, Fleet, Fleets, PauseRate, PausedRate, PutFilter, PutFleet, PutWebhook, RemovedFilter,
+    RemovedFleet, RemovedTerms, RemovedWebhook, StatedType, StatedTypes, TypeTerms, Webhook, Webhooks,
 };
 
 use crate::client::{Repeat, Request};
@@ -24,6 +24,15 @@ impl Client {
     /// The server refuses the filter, or does not answer.
     pub async fn put_filter(&self, id: &str, filter: &PutFilter) -> Result<Filter> {
         self.put(&["filters", id], filter).await
+    }
+
+    /// Closes the rate of a job filter for a time.
+    ///
+    /// # Errors
+    /// The filter has no such rate, or the server does not answer.
+    pub async fn pause_rate(&self, id: &str, pause: &PauseRate) -> Result<PausedRate> {
+        let request = Request::new(Method::POST, &["filters", id, "pause"]).json(pause)?;
+        self.call(&request, Repeat::IfUnsent).await
     }
 
     /// Removes a job filter.

@@ -90,6 +90,7 @@ pub(crate) fn of_delayed(snapshot: &Snapshot, job: &Job) -> Reason {
         // `why` counts the workers that know it.
         Some(Bucket::Task(_)) => return Reason::NoWorkerForTask,
         Some(Bucket::Filter(_) | Bucket::Reason(_)) => return Reason::ConcurrencyLimited,
+        Some(Bucket::Rate(_)) => return Reason::RateLimited,
         None => {}
     }
     match (job.order_us() > snapshot.now_us, snapshot.capacity.workers, job.state()) {
@@ -209,8 +210,10 @@ pub(crate) fn sentence(
             let why = job.reason().map(|reason| format!(": {reason}")).unwrap_or_default();
             format!("Was cancelled at {}{why}.", at(job.changed_us))
         }
-        // `locked` and `of_limit` describe locks and limits.
-        Reason::ConcurrencyLimited | Reason::FindsFilter | Reason::FilterFailed => String::new(),
+        // `locked`, `of_limit` and `of_rate` describe locks and limits.
+        Reason::ConcurrencyLimited | Reason::RateLimited | Reason::FindsFilter | Reason::FilterFailed => {
+            String::new()
+        }
         // `task` describes these.
         Reason::NoWorkerForTask | Reason::TaskLimited => String::new(),
         Reason::Locked | Reason::LockReserved | Reason::WaitsForLock => String::new(),
@@ -308,14 +311,28 @@ pub(crate) fn without_others(
     })
 }
 
+/// The sentence about the rate that a job waits for.
+pub(crate) fn of_rate(now_us: i64, limited: Option<&Limited>) -> String {
+    let Some(Limited { name, key, limit, per_ms, next_us, .. }) = limited else { return String::new() };
+    let of = key.as_ref().map(|key| format!(" for `{key}`")).unwrap_or_default();
+    let per = per_ms.map(|per_ms| format!(" in any {}", seconds(per_ms as f64 / 1e3))).unwrap_or_default();
+    let jobs = if *limit == 1 { "job starts" } else { "jobs start" };
+    let next = match next_us {
+        Some(next_us) if *next_us > now_us => format!("the next place is free at {}", timestamp(*next_us)),
+        _ => "a place is free: it can start again".to_owned(),
+    };
+    format!("By the rate `{name}`{of}, at most {limit} {jobs}{per}: {next}.")
+}
+
 /// The sentence about the concurrency limit that a job waits for.
 pub(crate) fn of_limit(limited: Option<&Limited>) -> String {
-    let Some(Limited { by, name, limit, running }) = limited else { return String::new() };
+    let Some(Limited { by, name, limit, running, .. }) = limited else { return String::new() };
     let running = running.unwrap_or(0);
     let of = match by {
         LimitedBy::Filter => format!("that filter `{name}` limits"),
         LimitedBy::Reason => format!("of the bucket `{name}`"),
         LimitedBy::Task => format!("of the task `{name}`"),
+        LimitedBy::Rate => format!("of the rate `{name}`"),
     };
     let jobs = if *limit == 1 { "job" } else { "jobs" };
     let room = if running < *limit as usize { ": it can start again" } else { "" };

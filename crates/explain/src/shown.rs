@@ -2,6 +2,7 @@
 
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
+use turnwise_policy::eligibility::rate;
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_protocol as api;
 use turnwise_protocol::locking::BIG_LOCK;
@@ -18,12 +19,20 @@ pub fn waits_for_time(job: &Job) -> bool {
 
 /// The bucket that a limited job waits for.
 pub fn limited(limit: &Limit) -> api::Limited {
+    let mut of_key = None;
     let (by, name) = match &limit.bucket {
         Bucket::Task(name) => (api::LimitedBy::Task, name.clone()),
         Bucket::Filter(name) => (api::LimitedBy::Filter, name.clone()),
         Bucket::Reason(name) => (api::LimitedBy::Reason, name.clone()),
+        Bucket::Rate(name) => match rate::parts(name) {
+            (Some(filter), key) => {
+                of_key = key.map(str::to_owned);
+                (api::LimitedBy::Rate, filter.to_owned())
+            }
+            (None, name) => (api::LimitedBy::Rate, name.unwrap_or_default().to_owned()),
+        },
     };
-    api::Limited { by, name, limit: limit.most, running: None }
+    api::Limited { by, name, key: of_key, limit: limit.most, running: None, per_ms: None, next_us: None }
 }
 
 /// A job's state. For a job outside of its tenant's queue, the state shows what the job waits for.

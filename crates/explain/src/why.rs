@@ -1,7 +1,7 @@
 //! The reason for a job's state.
 
 use turnwise_protocol::{Awaited, Expected, Limited, MAX_COUNTED, Position, Reason, Why};
-use turnwise_queue::{Job, State as QueueState, concurrency, dependencies, jobs, workers};
+use turnwise_queue::{Job, State as QueueState, concurrency, dependencies, jobs, rates, workers};
 
 use crate::snapshot::{Of, Snapshot, could_run_since};
 use crate::{Reader, Result, Viewer, decision, locked, position, reason, shown, task};
@@ -75,7 +75,13 @@ async fn explain(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Result<
         let running = concurrency::count(reader.tx, reader.keys, &limit.bucket).await?;
         // The running jobs of all tenants are counted.
         let running = viewer.operates().then_some(running);
-        limited = Some(Limited { running, ..shown::limited(&limit) });
+        let rate = rates::awaited(reader.tx, reader.keys, job).await?;
+        limited = Some(Limited {
+            running: running.filter(|_| rate.is_none()),
+            per_ms: rate.as_ref().map(|(rate, _)| rate.per_ms),
+            next_us: rate.map(|(_, next_us)| next_us.max(0)),
+            ..shown::limited(&limit)
+        });
     }
     let before = locked
         .as_ref()
@@ -86,6 +92,7 @@ async fn explain(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Result<
         (_, None, Some(sentence)) if is_about_locks => sentence,
         (Some(locked), Some(_), _) => locked.sentence(viewer, job, &reason::runs(job, node.as_deref())),
         _ if reason == Reason::ConcurrencyLimited => reason::of_limit(limited.as_ref()),
+        _ if reason == Reason::RateLimited => reason::of_rate(snapshot.now_us, limited.as_ref()),
         _ => reason::sentence(
             &snapshot,
             job,
@@ -116,7 +123,15 @@ pub async fn why(reader: &Reader<'_>, viewer: &dyn Viewer, job: Job) -> Result<W
         Some(locked) => Some(locked.why(reader, viewer, &snapshot, &job).await?),
         None => None,
     };
-    let expected = reason::expected(&snapshot, &job, reason, predecessors.as_ref());
+    let next_us = limited.as_ref().and_then(|limited| limited.next_us);
+    let expected = match next_us.filter(|_| reason == Reason::RateLimited) {
+        Some(at_us) => Some(Expected {
+            at_us: at_us.max(snapshot.now_us),
+            earliest: true,
+            basis: "a place of its rate is free then, and it enters the queue".to_owned(),
+        }),
+        None => reason::expected(&snapshot, &job, reason, predecessors.as_ref()),
+    };
     let tenant = snapshot.tenant(reader, &job.tenant, MAX_COUNTED).await?;
     let (before, before_more) = match &mut predecessors {
         Some(predecessors) => {

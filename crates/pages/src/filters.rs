@@ -8,7 +8,8 @@ use serde::Deserialize;
 use turnwise_api as v1;
 use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_policy::eligibility::condition::Condition;
-use turnwise_protocol::{Action, Filter, PutFilter};
+use turnwise_policy::eligibility::rate::{self, Rate};
+use turnwise_protocol::{Action, Filter, PutFilter, Rate as ApiRate};
 use turnwise_queue::{concurrency, filters as rows, jobs};
 
 use super::format::{count, number, time};
@@ -32,9 +33,10 @@ const MAX_TYPES: usize = 100;
 const SHOWN: usize = 10;
 
 /// The actions, with what they do.
-const ACTIONS: [(Action, &str); 5] = [
+const ACTIONS: [(Action, &str); 6] = [
     (Action::Pause, "Pause: they do not start while this filter exists"),
     (Action::Concurrency, "Limit: at most a number of them run at the same time"),
+    (Action::Rate, "Rate: at most a number of them start per period"),
     (Action::Reject, "Reject: they are cancelled"),
     (Action::Accept, "Accept: they may run, whatever later filters say"),
     (Action::Continue, "Continue: nothing, the next filters decide"),
@@ -90,7 +92,8 @@ fn table(filters: &[Filter], held: &Held) -> Markup {
             tr data-k=(filter.id) {
                 th.id scope="row" { a href=(link(PATH, &[("edit", Some(&filter.id))])) { bdi { (filter.id) } } }
                 td.n { (filter.priority) }
-                td { (filter.action.as_str()) @if let Some(limit) = filter.limit { " to " (number(u64::from(limit))) } }
+                td { (filter.action.as_str()) @if let Some(limit) = filter.limit { " to " (number(u64::from(limit))) }
+                    @if let Some(rate) = &filter.rate { " " (written(rate)) @if let Some(key) = &rate.key { " for each " code { bdi { (key) } } } } }
                 td {
                     @if filter.when.is_empty() { span.quiet { "all jobs" } } @else { code { bdi { (filter.when) } } }
                     @if filter.watermark_us > 0 { div.quiet { "added since " (time(filter.watermark_us)) } }
@@ -137,8 +140,9 @@ fn form(
     };
     let action = fields.get("action").or(edited.map(|filter| filter.action.as_str()));
     let about = |name: &str| problem.filter(|problem| problem.is_about(name)).map(Problem::text);
-    let shown_beside =
-        ["id", "filter", "when", "limit", "priority", "note"].into_iter().any(|name| about(name).is_some());
+    let shown_beside = ["id", "filter", "when", "limit", "rate", "priority", "note"]
+        .into_iter()
+        .any(|name| about(name).is_some());
     html! {
         section id="form" {
             h2 { @match edited { Some(filter) => { "Change " bdi { (filter.id) } }, None => "Add a filter" } }
@@ -154,10 +158,18 @@ fn form(
                         code { "= != < <= > >= ~ !~" } ", combined with " code { "and" } ", " code { "or" } ", " code { "not" } " and parentheses. Empty: all jobs." }, about("when").as_deref()))
                 div.pair {
                     (field("limit", "Limit", html! { input id="limit" type="number" name="limit" min="1" max="1000" value=[value("limit", |filter| filter.limit.map(|limit| limit.to_string()))]; },
-                        html! { "For the action Limit: how many run at the same time." }, about("limit").as_deref()))
+                        html! { "For the actions Limit and Rate: how many run at the same time." }, about("limit").as_deref()))
                     (field("priority", "Priority", html! { input id="priority" type="number" name="priority" min="-1000" max="1000" value=[value("priority", |filter| Some(filter.priority.to_string()))] placeholder="0"; },
                         html! { "Filters with lower numbers are evaluated first." }, about("priority").as_deref()))
                 }
+                div.pair {
+                    (field("rate", "Rate", html! { input id="rate" name="rate" placeholder="100/60s" value=[value("rate", |filter| filter.rate.as_ref().map(written))]; },
+                        html! { "For the action Rate: how many start per period (" code { "ms" } ", " code { "s" } ", " code { "min" } ", " code { "h" } " or " code { "d" } ")." }, about("rate").as_deref()))
+                    (field("key", "Rate per", html! { input id="key" name="key" maxlength="200" placeholder="options.customer" value=[value("key", |filter| filter.rate.as_ref()?.key.clone())]; },
+                        html! { "An option, each of whose values has a rate of its own. Empty: one rate for all." }, None))
+                }
+                @if let Some(weight) = value("weight", |filter| Some(filter.rate.as_ref()?.weight.to_string())) { (hidden("weight", &weight)) }
+                @if let Some(algorithm) = value("algorithm", |filter| Some(filter.rate.as_ref()?.algorithm.as_str().to_owned())) { (hidden("algorithm", &algorithm)) }
                 (field("note", "Note", html! { input id="note" name="note" value=[value("note", |filter| filter.note.clone())] maxlength="500"; },
                     html! { "Why it exists, for people." }, about("note").as_deref()))
                 @if let Some(filter) = edited { input type="hidden" name="watermark_us" value=(filter.watermark_us); }
@@ -247,11 +259,28 @@ async fn preview(visit: &Visit) -> Result<Preview> {
     Ok(found)
 }
 
+/// A rate as a form has it.
+fn written(rate: &ApiRate) -> String {
+    Rate { weight: rate.weight, ..Rate::new(rate.at_most, rate.per_ms) }.to_string()
+}
+
+/// The rate that a form describes. What a form has no field for stays as it is.
+fn rate(fields: &Fields) -> Result<Option<ApiRate>> {
+    let Some(stated) = fields.get("rate").filter(|stated| !stated.is_empty()) else { return Ok(None) };
+    let rate =
+        rate::parse(stated).map_err(|problem| Problem::bad(format!("rate: {problem}"), "write 100/60s"))?;
+    let key = fields.get("key").filter(|key| !key.is_empty()).map(str::to_owned);
+    let (weight, algorithm) =
+        (fields.number("weight")?.unwrap_or(1), fields.word("algorithm")?.unwrap_or_default());
+    Ok(Some(ApiRate { at_most: rate.at_most, per_ms: rate.per_ms, key, weight, algorithm }))
+}
+
 /// The filter that a form describes.
 fn put(fields: &Fields) -> Result<PutFilter> {
     Ok(PutFilter {
         action: fields.word("action")?.unwrap_or(Action::Pause),
         limit: fields.number("limit")?,
+        rate: rate(fields)?,
         when: fields.get("when").unwrap_or_default().to_owned(),
         priority: fields.number("priority")?.unwrap_or_default(),
         watermark_us: fields.number("watermark_us")?.unwrap_or_default(),

@@ -95,8 +95,15 @@ fn blockers(job: &Job, why: &Why, now_us: i64) -> Markup {
             }
         }
         @if let Some(limited) = why.limited.as_ref().filter(|limited| limited.by != LimitedBy::Task) {
-            p { "Concurrency limit " bdi.name { (limited.name) } ": at most " (number(u64::from(limited.limit)))
-                @if let Some(running) = limited.running { ", " (number(running as u64)) " run" } "." }
+            @if limited.by == LimitedBy::Rate {
+                p { "Rate " bdi.name { (limited.name) } @if let Some(key) = &limited.key { " for " bdi.name { (key) } }
+                    ": at most " (number(u64::from(limited.limit))) " start"
+                    @if let Some(per_ms) = limited.per_ms { " in any " (number(per_ms)) " ms" }
+                    @if let Some(next_us) = limited.next_us.filter(|next_us| *next_us > now_us) { ", the next one at " (time(next_us)) } "." }
+            } @else {
+                p { "Concurrency limit " bdi.name { (limited.name) } ": at most " (number(u64::from(limited.limit)))
+                    @if let Some(running) = limited.running { ", " (number(running as u64)) " run" } "." }
+            }
         }
         @if let Some(filter) = &job.paused_by {
             @match Holder::named(filter) {

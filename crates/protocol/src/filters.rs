@@ -20,10 +20,14 @@ pub const MAX_CONDITION_BYTES: usize = 4_000;
 pub struct PutFilter {
     /// What the filter does with the jobs that meet its condition.
     pub action: Action,
-    /// Maximum number of these jobs that run at the same time. Required for `concurrency`, and allowed only there.
+    /// Maximum number of these jobs that run at the same time. Required for `concurrency`, and otherwise allowed only for `rate`.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1000)]
     pub limit: Option<u32>,
+    /// How many of these jobs start per period. Required for `rate`, and allowed only there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub rate: Option<Rate>,
     /// The condition. Left out or empty, it applies to all jobs. It compares `id`, `type`, `tenant`, `user`, `reason` and `options.NAME` (names
     /// separated by dots) with a number, a word, or text in quotes. The operators are `=`, `!=`, `<`, `<=`, `>`, `>=`, `~` (a regular expression that
     /// matches anywhere in the value) and `!~`. Combine comparisons with `and`, `or`, `not` and parentheses.
@@ -58,7 +62,74 @@ words! {
         /// They start while fewer of them run than `limit`. The others wait, and start as running ones end.
         // `rate_limit` is what Ganeti calls it.
         Concurrency = "concurrency" | "rate_limit",
+        /// They start while fewer of them have started in the last period than `rate` allows. The others wait, and start as places get free.
+        Rate = "rate",
     }
+}
+
+/// How many jobs start per period. A start counts once per run, however the run ends.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({ "at_most": 100, "per_ms": 60_000, "key": "options.customer" }))]
+pub struct Rate {
+    /// Maximum number of starts per period.
+    #[serde(deserialize_with = "crate::number::whole")]
+    #[schema(minimum = 1, maximum = 10_000)]
+    pub at_most: u32,
+    /// Length of the period, in ms: at most 31 days.
+    #[serde(deserialize_with = "crate::number::whole")]
+    #[schema(minimum = 100, maximum = 2_678_400_000_u64)]
+    pub per_ms: u64,
+    /// An option, `options.NAME`: each of its values has a rate of its own. Jobs without the option, or whose type hides it, share one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 200)]
+    pub key: Option<String>,
+    /// As how many starts each job counts; at most `at_most`.
+    #[serde(default = "one", deserialize_with = "crate::number::whole")]
+    #[schema(minimum = 1, maximum = 10_000, default = 1)]
+    pub weight: u32,
+    /// How starts are counted.
+    #[serde(default)]
+    #[schema(default = "window")]
+    pub algorithm: RateAlgorithm,
+}
+
+fn one() -> u32 {
+    1
+}
+
+words! {
+    /// How starts are counted.
+    #[derive(Default)]
+    pub enum RateAlgorithm {
+        /// No period of this length, whenever it begins, has more starts than the rate allows.
+        #[default]
+        Window = "window",
+        /// A token bucket of `at_most` tokens that refills evenly. After a pause, a period may have up to twice as many starts.
+        Bucket = "bucket",
+    }
+}
+
+/// Closes a rate for a time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({ "for_ms": 30_000, "key": "acme" }))]
+pub struct PauseRate {
+    /// For how long no job of the rate starts, in ms: at most a day. 0 ends an earlier pause.
+    #[serde(deserialize_with = "crate::number::whole")]
+    #[schema(minimum = 0, maximum = 86_400_000)]
+    pub for_ms: u64,
+    /// The value of the rate's key. Required if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 128)]
+    pub key: Option<String>,
+}
+
+/// The response to the pause of a rate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PausedRate {
+    /// Until when no job of the rate starts, in µs since the Unix epoch.
+    pub until_us: i64,
 }
 
 answers! {
@@ -69,8 +140,10 @@ answers! {
         pub id: String,
         /// What it does with the jobs that meet its condition.
         pub action: Action,
-        /// `concurrency`: the maximum number of these jobs that run at the same time.
+        /// `concurrency` and `rate`: the maximum number of these jobs that run at the same time.
         pub limit: Option<u32>,
+        /// `rate`: how many of these jobs start per period.
+        pub rate: Option<Rate>,
         /// The condition. Empty means all jobs.
         pub when: String,
         /// The server evaluates filters with a lower priority first.
@@ -81,17 +154,23 @@ answers! {
         pub note: Option<String>,
     }
 
-    /// The concurrency limit that a job waits for: as many jobs of its bucket run as the limit allows.
+    /// The limit that a job waits for: as many jobs of its bucket run, or have started in the last period, as the limit allows.
     #[derive(PartialEq, Eq)]
     pub struct Limited {
         /// What defines the bucket.
         pub by: LimitedBy,
         /// The name of the filter or of the bucket.
         pub name: String,
-        /// Maximum number of jobs that run at the same time.
+        /// The value of the rate's key, if it has one.
+        pub key: Option<String>,
+        /// Maximum number of jobs that run at the same time, or that start per period.
         pub limit: u32,
         /// Number of jobs that run now. Only `why` returns it.
         pub running: Option<usize>,
+        /// Of a rate: the length of its period, in ms. Only `why` returns it.
+        pub per_ms: Option<u64>,
+        /// Of a rate: when the next job may start, in µs. Only `why` returns it.
+        pub next_us: Option<i64>,
     }
 }
 
@@ -104,6 +183,8 @@ words! {
         Reason = "reason",
         /// The job's task: it waits for a worker that takes it. The limit has no meaning.
         Task = "task",
+        /// The rate of a filter, or of a reason of the job, in the form `rate:100/60s:name`.
+        Rate = "rate",
     }
 }
 

@@ -44,6 +44,8 @@ words! {
         Paused = "paused",
         /// As many jobs of one of its buckets run as the limit allows.
         ConcurrencyLimited = "concurrency_limited",
+        /// As many jobs of one of its buckets have started in the last period as the rate allows.
+        RateLimited = "rate_limited",
         /// No registered worker of its type knows its task.
         NoWorkerForTask = "no_worker_for_task",
         /// The workers that know its task run as many jobs of it as they take.

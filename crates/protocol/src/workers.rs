@@ -209,6 +209,10 @@ pub struct Update {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 1000)]
     pub log: Vec<NewLogLine>,
+    /// Lets no job start for so long, in ms, in the rates that this job obeys: the service that they protect has refused a request (status 429).
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 86_400_000)]
+    pub rate_pause_ms: Option<u64>,
 }
 
 /// A line of log. Of a line of more than 8 kB, the fields are dropped, and the message is cut.

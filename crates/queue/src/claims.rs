@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::backoff::OnLost;
-use turnwise_policy::eligibility::concurrency::Limit;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
+use turnwise_policy::eligibility::filters::Limits;
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_store::Transaction;
 
@@ -216,13 +216,13 @@ pub async fn claim_with(context: Context<'_>, levels: &Levels, id: &str, claim: 
     claim_within(context, levels, &mut tally, None, &TermsOfType::from(&settings), id, claim).await
 }
 
-/// Like [`claim_with`], under `terms` and with the limit of a filter. A transaction that claims several jobs passes the
+/// Like [`claim_with`], under `terms` and with the limits of a filter. A transaction that claims several jobs passes the
 /// same `tally` for all of them.
 pub async fn claim_within(
     context: Context<'_>,
     levels: &Levels,
     tally: &mut Tally,
-    filter: Option<&Limit>,
+    filter: Option<&Limits>,
     terms: &TermsOfType<'_>,
     id: &str,
     claim: &Claim,
@@ -237,11 +237,12 @@ pub async fn claim_within(
     if job.due_us.is_some_and(|due_us| due_us <= now_us) {
         return Ok(Claiming::Due);
     }
-    let limits = job.limits(filter);
-    if !tx.has_room_for(4 * limits.len(), 2 * limits.len()) {
+    let (limits, rates) = job.limits(filter);
+    let all = limits.len() + rates.len();
+    if !tx.has_room_for(5 * all, 2 * all) {
         return Ok(Claiming::NoRoom);
     }
-    if let Some(full) = tally.full(tx, keys, job.task.as_deref(), &limits).await? {
+    if let Some(full) = tally.full(tx, keys, job.task.as_deref(), (&limits, &rates), now_us).await? {
         return Ok(Claiming::Limited(Box::new(full)));
     }
     let held = match locks::known(tx, keys, levels, &job).await? {
@@ -283,7 +284,7 @@ pub async fn claim_within(
     };
     write_active(tx, keys, &job, &claim.worker, &active)?;
     locks::take(tx, keys, levels, &job, claim, now_us)?;
-    tally.take(tx, keys, &job, claim, &limits, now_us).await?;
+    tally.take(tx, keys, &job, claim, (&limits, &rates), now_us).await?;
     Ok(Claiming::Claimed { job: Box::new(job), waited_us })
 }
 

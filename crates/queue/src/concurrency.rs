@@ -16,7 +16,10 @@
 //! that an end may have eleven buckets, and a store may accept few rows per step. A job that becomes limited also marks the
 //! bucket, because the place may already be free. The worker that finds the bucket full or without limited jobs clears the
 //! mark, and conflicts with a transaction that sets it again.
+//!
+//! [`crate::rates`] limits starts in the same way.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -24,6 +27,8 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_policy::contention::hash;
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit, MAX_LIMIT, of_job};
+use turnwise_policy::eligibility::filters::Limits;
+use turnwise_policy::eligibility::rate::{self, Rate, RateLimit};
 use turnwise_store::{Isolation, Transaction};
 
 use crate::encoding::hex;
@@ -31,6 +36,7 @@ use crate::filters::Cursor;
 pub use crate::keyspace::LimitedPlace;
 use crate::keyspace::{KeyRange, behind};
 use crate::place::Place;
+use crate::rates::{self, Places, Starts};
 use crate::reads::{self, rows};
 use crate::rows::{decode, encode, read_job, read_pending, write_job};
 use crate::tasks::Tasks;
@@ -55,7 +61,7 @@ const MAX_RELEASED: usize = 200;
 
 /// The row of a running job in a bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RateRow {
+pub struct BucketRow {
     /// The job's claim.
     #[serde(flatten)]
     pub claim: Claim,
@@ -73,6 +79,9 @@ pub struct LimitedRow {
     /// The versionstamp of the filters at that time, in hexadecimal digits; `None` if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stamp: Option<String>,
+    /// The rate that it obeys, if it waits for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
 }
 
 /// A bucket without room.
@@ -82,12 +91,15 @@ pub struct Full {
     pub limit: Limit,
     /// How many jobs of the bucket run.
     pub running: usize,
+    /// If too many have started: the rate, and when the job may start, in µs.
+    pub rate: Option<(Rate, i64)>,
 }
 
-/// The number of running jobs per bucket, as counted by one transaction.
+/// The number of running jobs per bucket, and of starts, as counted by one transaction.
 #[derive(Debug, Default)]
 pub struct Tally {
     running: BTreeMap<Bucket, usize>,
+    starts: BTreeMap<Bucket, Starts>,
     guarded: BTreeSet<u64>,
     /// What the worker that claims takes.
     tasks: Tasks,
@@ -108,6 +120,13 @@ impl Tally {
         Ok(running)
     }
 
+    async fn starts(&mut self, tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Result<&mut Starts> {
+        Ok(match self.starts.entry(bucket.clone()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(Starts::read(tx, keys, bucket).await?),
+        })
+    }
+
     /// The first bucket without room for a job of this task that obeys these limits: that of its task, if the worker takes no more of it. Adds
     /// no read conflict.
     pub(crate) async fn full(
@@ -115,15 +134,23 @@ impl Tally {
         tx: &Transaction,
         keys: &Keyspace,
         task: Option<&str>,
-        limits: &[Limit],
+        (limits, rates): (&[Limit], &[RateLimit]),
+        now_us: i64,
     ) -> Result<Option<Full>> {
         if let Some(limit) = self.tasks.refuses(task) {
-            return Ok(Some(Full { limit, running: 0 }));
+            return Ok(Some(Full { limit, running: 0, rate: None }));
         }
         for limit in limits {
             let running = self.running(tx, keys, &limit.bucket).await?;
             if !limit.admits(running) {
-                return Ok(Some(Full { limit: limit.clone(), running }));
+                return Ok(Some(Full { limit: limit.clone(), running, rate: None }));
+            }
+        }
+        for RateLimit { bucket, rate } in rates {
+            let free_us = self.starts(tx, keys, bucket).await?.next_us(tx, keys, rate).await?;
+            if free_us > now_us {
+                let limit = Limit { bucket: bucket.clone(), most: rate.at_most };
+                return Ok(Some(Full { limit, running: 0, rate: Some((rate.clone(), free_us)) }));
             }
         }
         Ok(None)
@@ -137,21 +164,24 @@ impl Tally {
         keys: &Keyspace,
         job: &Job,
         claim: &Claim,
-        limits: &[Limit],
+        (limits, rates): (&[Limit], &[RateLimit]),
         now_us: i64,
     ) -> Result<()> {
         self.tasks.starts(job.task.as_deref());
         for Limit { bucket, most } in limits {
             let guard = guard(bucket);
             if self.guarded.insert(guard) {
-                let guard = keys.rate_guard(guard);
+                let guard = keys.bucket_guard(guard);
                 tx.get(&guard).await?;
                 tx.set(guard, encode(claim))?;
             }
             let row =
-                RateRow { claim: claim.clone(), tenant: job.tenant.clone(), since_us: now_us, most: *most };
-            tx.set(keys.rate_holder(bucket, &job.job_type, &job.id), encode(&row))?;
+                BucketRow { claim: claim.clone(), tenant: job.tenant.clone(), since_us: now_us, most: *most };
+            tx.set(keys.bucket_holder(bucket, &job.job_type, &job.id), encode(&row))?;
             *self.running.entry(bucket.clone()).or_default() += 1;
+        }
+        for RateLimit { bucket, rate } in rates {
+            self.starts(tx, keys, bucket).await?.take(tx, keys, rate, now_us).await?;
         }
         Ok(())
     }
@@ -159,7 +189,7 @@ impl Tally {
 
 /// How many jobs of a bucket run, up to the highest limit. Adds no read conflict.
 pub async fn count(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Result<usize> {
-    Ok(rows(tx, keys.rate_holders(bucket), MAX_LIMIT as usize).await?.len())
+    Ok(rows(tx, keys.bucket_holders(bucket), MAX_LIMIT as usize).await?.len())
 }
 
 /// How many jobs wait because a bucket has no room, up to `limit`. Adds no read conflict.
@@ -173,12 +203,12 @@ pub async fn running(
     keys: &Keyspace,
     bucket: &Bucket,
     limit: usize,
-) -> Result<Vec<(String, String, RateRow)>> {
+) -> Result<Vec<(String, String, BucketRow)>> {
     let read = |key: &Bytes, value: &Bytes| {
-        let (_, job_type, id) = keys.parse_rate(key)?;
-        Ok((job_type, id, decode("rate row", value)?))
+        let (_, job_type, id) = keys.parse_bucket_holder(key)?;
+        Ok((job_type, id, decode("bucket row", value)?))
     };
-    reads::list(tx, keys.rate_holders(bucket), limit, read).await
+    reads::list(tx, keys.bucket_holders(bucket), limit, read).await
 }
 
 /// The guard of a bucket: the same in every release.
@@ -197,16 +227,36 @@ pub async fn hold_back(
     stamp: Option<&[u8]>,
     now_us: i64,
 ) -> Result<bool> {
+    let full = Full { limit: limit.clone(), running: 0, rate: None };
+    hold_back_until(tx, keys, job_type, id, &full, stamp, now_us).await
+}
+
+/// The same; a job that waits for a rate returns when it may start.
+pub async fn hold_back_until(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job_type: &str,
+    id: &str,
+    Full { limit, rate, .. }: &Full,
+    stamp: Option<&[u8]>,
+    now_us: i64,
+) -> Result<bool> {
     let Some(mut job) = read_pending(tx, keys, job_type, id).await? else { return Ok(false) };
     let order_us = job.order_us();
     job.changed_us = now_us;
     move_to(tx, keys, &mut job, Place::Limited { order_us, limit: limit.clone() })?;
-    let row = LimitedRow { stamp: stamp.map(hex) };
+    let row = LimitedRow { stamp: stamp.map(hex), rate: rate.as_ref().map(|(rate, _)| rate.clone()) };
     if let Some(place) = job.limited_place() {
         tx.set(keys.limited_entry(job_type, &place, id), encode(&row))?;
     }
     write_job(tx, keys, &job)?;
-    mark(tx, keys, job_type, &limit.bucket)?;
+    match rate {
+        Some((rate, at_us)) => {
+            rates::mark(tx, keys, job_type, &limit.bucket, (*at_us, rate.per_us()))?;
+            tx.set_versionstamp(keys.wake(job_type))?;
+        }
+        None => mark(tx, keys, job_type, &limit.bucket)?,
+    }
     Ok(true)
 }
 
@@ -221,7 +271,7 @@ fn mark(tx: &Transaction, keys: &Keyspace, job_type: &str, bucket: &Bucket) -> R
 pub(crate) async fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
     let buckets = job.run_mut().map(|run| std::mem::take(&mut run.buckets)).unwrap_or_default();
     for bucket in buckets {
-        tx.clear(keys.rate_holder(&bucket, &job.job_type, &job.id))?;
+        tx.clear(keys.bucket_holder(&bucket, &job.job_type, &job.id))?;
         let Some(types) = waiting_types(tx, keys, &bucket).await? else {
             tx.set(keys.unmarked_entry(&bucket), encode(&None::<String>))?;
             tx.set_versionstamp(keys.unsettled_wake())?;
@@ -266,7 +316,7 @@ async fn waiting_types(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Re
 }
 
 /// The type of the first limited job of a range. Adds no read conflict.
-async fn first_type(tx: &Transaction, keys: &Keyspace, range: KeyRange) -> Result<Option<String>> {
+pub(crate) async fn first_type(tx: &Transaction, keys: &Keyspace, range: KeyRange) -> Result<Option<String>> {
     let found = rows(tx, range, 1).await?;
     found.first().map(|(key, _)| Ok(keys.parse_limited(key)?.0)).transpose()
 }
@@ -307,6 +357,8 @@ pub struct ReleaseResult {
     pub left: Option<String>,
     /// There is more to handle immediately.
     pub more: bool,
+    /// When the next bucket of starts has room, in µs.
+    pub next_us: Option<i64>,
 }
 
 /// Where the calls for one type continue. A call handles some of the marked buckets, and some of the tenants of each. The
@@ -344,17 +396,22 @@ impl Rotation {
 
 /// How many limited jobs of a type the next calls of [`release_limited`] would return to the queue; counts up to
 /// [`BUCKETS_AT_ONCE`] buckets, and [`MAX_RELEASED`] jobs of each. Adds no read conflict.
-pub async fn releasable(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<usize> {
+pub async fn releasable(tx: &Transaction, keys: &Keyspace, job_type: &str, now_us: i64) -> Result<usize> {
     let mut releasable = 0;
     for (mark, _) in rows(tx, keys.roomy(job_type), BUCKETS_AT_ONCE).await? {
-        let (_, bucket) = keys.parse_roomy(&mark)?;
-        let mut taken = count(tx, keys, &bucket).await?;
-        for (key, _) in rows(tx, keys.limited_of(&bucket, job_type), MAX_RELEASED).await? {
+        let (_, bucket, at_us) = keys.parse_roomy(&mark)?;
+        if at_us.is_some_and(|at_us| at_us > now_us) {
+            break;
+        }
+        let mut taken = Taken::read(tx, keys, &bucket, now_us).await?;
+        let mut of_bucket = 0;
+        for (key, value) in rows(tx, keys.limited_of(&bucket, job_type), MAX_RELEASED).await? {
             let (_, place, _) = keys.parse_limited(&key)?;
-            if place.limit.admits(taken) {
-                (taken, releasable) = (taken + 1, releasable + 1);
+            if taken.room(tx, keys, &place.limit, &value, MAX_RELEASED).await? > of_bucket {
+                of_bucket += 1;
             }
         }
+        releasable += of_bucket;
     }
     Ok(releasable)
 }
@@ -371,6 +428,8 @@ pub struct ReleaseOptions<'a> {
     pub clears: bool,
     /// What the worker of the pass takes.
     pub tasks: &'a Tasks,
+    /// The time of the pass, in µs.
+    pub now_us: i64,
 }
 
 /// Returns limited jobs to the queue, as many of each bucket as it has room for. `mine` decides which buckets this worker
@@ -380,7 +439,7 @@ pub async fn release_limited(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
-    ReleaseOptions { rotation, most, clears, tasks }: ReleaseOptions<'_>,
+    ReleaseOptions { rotation, most, clears, tasks, now_us }: ReleaseOptions<'_>,
     mine: impl Fn(&str) -> bool,
     next: impl Fn(&[(String, usize)], usize) -> Vec<usize>,
 ) -> Result<ReleaseResult> {
@@ -393,20 +452,36 @@ pub async fn release_limited(
     let (most, mut buckets, mut released) = (most.min(MAX_RELEASED), 0, 0);
     let mut last = None;
     let mut is_end = marked.len() < MAX_MARKED;
-    for (mark, _) in &marked {
-        let (_, bucket) = keys.parse_roomy(mark)?;
+    for (mark, value) in &marked {
+        let (_, bucket, at_us) = keys.parse_roomy(mark)?;
+        if let Some(at_us) = at_us {
+            // Those that follow are not earlier.
+            if at_us > now_us && result.next_us.is_some_and(|next_us| next_us <= at_us) {
+                is_end = true;
+                break;
+            }
+            let due_us = at_us.saturating_add(match mine(bucket.name()) {
+                true => 0,
+                false => rates::others_delay_us(decode("roomy row", value)?),
+            });
+            if due_us > now_us {
+                result.next_us = result.next_us.into_iter().chain([due_us]).min();
+                last = Some(mark);
+                continue;
+            }
+        }
         // A worker that takes the task handles its bucket, whichever part of the names is its own.
         let of_task = match &bucket {
             Bucket::Task(task) => {
                 Some(tasks.room(Some(task).filter(|task| !task.is_empty()).map(String::as_str)))
             }
-            Bucket::Filter(_) | Bucket::Reason(_) => None,
+            Bucket::Filter(_) | Bucket::Reason(_) | Bucket::Rate(_) => None,
         };
         if of_task == Some(0) {
             last = Some(mark);
             continue;
         }
-        let is_mine = of_task.is_some() || mine(bucket.name());
+        let is_mine = of_task.is_some() || at_us.is_some() || mine(bucket.name());
         if is_mine && released == most {
             is_end = false;
             break;
@@ -421,10 +496,10 @@ pub async fn release_limited(
             continue;
         }
         buckets += 1;
-        let running = count(tx, keys, &bucket).await?;
+        let mut taken = Taken::read(tx, keys, &bucket, now_us).await?;
         let room = (most - released).min(of_task.unwrap_or(usize::MAX));
-        let wanted = Wanted { bucket: &bucket, running, most: room };
-        let mut groups = groups(tx, keys, job_type, &wanted, rotation, &mine).await?;
+        let wanted = Wanted { bucket: &bucket, most: room };
+        let mut groups = groups(tx, keys, job_type, &wanted, &mut taken, rotation, &mine).await?;
         let has_room = !groups.is_empty();
         let room = room.min(groups.iter().map(|group| group.room).max().unwrap_or(0));
         let mut of_bucket = 0;
@@ -441,12 +516,28 @@ pub async fn release_limited(
             result.released.extend(put_back(tx, keys, &row).await?);
         }
         // The bucket has no room for any of its jobs, or has none.
-        if !has_room && clears && tx.get(mark).await?.is_some() {
-            tx.clear(mark.clone())?;
+        match &taken {
+            Taken::Running(_) if !has_room && clears && tx.get(mark).await?.is_some() => {
+                tx.clear(mark.clone())?
+            }
+            Taken::Running(_) => {}
+            Taken::Starts { places, .. } => {
+                // With jobs and places left, the mark stays: it is due.
+                let used = places.filter(|places| of_bucket >= places.now).map(|places| places.next_us);
+                let next_us = used.filter(|next_us| *next_us > now_us);
+                result.more |= used.is_some() && next_us.is_none() && released == MAX_RELEASED;
+                if (next_us.is_some() || !has_room) && tx.get(mark).await?.is_some() {
+                    tx.clear(mark.clone())?;
+                }
+                if let Some(next_us) = next_us {
+                    rates::mark(tx, keys, job_type, &bucket, (next_us, decode("roomy row", value)?))?;
+                    result.next_us = result.next_us.into_iter().chain([next_us]).min();
+                }
+            }
         }
     }
     // After the last mark, the next call starts again.
-    result.more |= is_end && seen.is_some() || marked.len() == MAX_MARKED;
+    result.more |= is_end && seen.is_some() || !is_end && marked.len() == MAX_MARKED;
     rotation.turns().mark = last.filter(|_| !is_end).cloned();
     Ok(result)
 }
@@ -462,10 +553,59 @@ struct Group {
 /// What a call wants of a bucket.
 struct Wanted<'a> {
     bucket: &'a Bucket,
-    /// The bucket's running jobs.
-    running: usize,
     /// The most jobs to return to the queue.
     most: usize,
+}
+
+/// What is taken of a bucket.
+enum Taken {
+    /// So many of its jobs run.
+    Running(usize),
+    /// The starts of its jobs; and the places that the first of its groups of jobs finds.
+    Starts { starts: Box<Starts>, now_us: i64, places: Option<Places> },
+}
+
+impl Taken {
+    async fn read(tx: &Transaction, keys: &Keyspace, bucket: &Bucket, now_us: i64) -> Result<Taken> {
+        Ok(match bucket {
+            Bucket::Rate(_) => {
+                let starts = Box::new(Starts::read(tx, keys, bucket).await?);
+                Taken::Starts { starts, now_us, places: None }
+            }
+            _ => Taken::Running(count(tx, keys, bucket).await?),
+        })
+    }
+
+    /// The lowest limit that may have room.
+    fn lowest(&self) -> u32 {
+        match self {
+            Taken::Running(running) => u32::try_from(*running).unwrap_or(u32::MAX).saturating_add(1),
+            Taken::Starts { .. } => 0,
+        }
+    }
+
+    /// How many more jobs with a limit may run, or start now. `row` is the value of the first such job's row.
+    async fn room(
+        &mut self,
+        tx: &Transaction,
+        keys: &Keyspace,
+        limit: &Limit,
+        row: &Bytes,
+        most: usize,
+    ) -> Result<usize> {
+        match self {
+            Taken::Running(running) => Ok((limit.most as usize).saturating_sub(*running)),
+            Taken::Starts { starts, now_us, places } => {
+                let row: LimitedRow = decode("limited row", row)?;
+                let Some(rate) = row.rate else { return Ok(most) };
+                let found = starts.places(tx, keys, &rate, most, *now_us).await?;
+                // Jobs with different numbers may share a bucket: the next pass is at the first of their times.
+                let all = places.get_or_insert(found);
+                *all = Places { now: all.now.max(found.now), next_us: all.next_us.min(found.next_us) };
+                Ok(found.now)
+            }
+        }
+    }
 }
 
 /// Some of the tenants of a bucket whose limits have room; at least one, if there is one. Each comes with some of its jobs,
@@ -474,13 +614,13 @@ async fn groups(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
-    &Wanted { bucket, running, most }: &Wanted<'_>,
+    &Wanted { bucket, most }: &Wanted<'_>,
+    taken: &mut Taken,
     rotation: &Rotation,
     mine: &impl Fn(&str) -> bool,
 ) -> Result<Vec<Group>> {
     // Lower limits have no room.
-    let lowest = u32::try_from(running).unwrap_or(u32::MAX).saturating_add(1);
-    let (first, _) = keys.limited_by(&Limit { bucket: bucket.clone(), most: lowest }, job_type);
+    let (first, _) = keys.limited_by(&Limit { bucket: bucket.clone(), most: taken.lowest() }, job_type);
     let (_, end) = keys.limited_of(bucket, job_type);
     let from = rotation.turns().tenants.get(bucket).cloned();
     let from = from.filter(|from| (&first..&end).contains(&from)).unwrap_or_else(|| first.clone());
@@ -493,7 +633,7 @@ async fn groups(
                 break 'all;
             }
             let found = rows(tx, (begin.clone(), end.clone()), most.max(LOOKED_AT)).await?;
-            let Some((key, _)) = found.first() else { break };
+            let Some((key, value)) = found.first() else { break };
             let (_, LimitedPlace { tenant, limit, .. }, _) = keys.parse_limited(key)?;
             let (mut own, mut others) = (Vec::new(), Vec::new());
             for (key, _) in &found {
@@ -505,7 +645,7 @@ async fn groups(
             }
             own.append(&mut others);
             begin = keys.limited_for(&limit, job_type, &tenant).1;
-            let room = (limit.most as usize).saturating_sub(running);
+            let room = taken.room(tx, keys, &limit, value, most).await?;
             groups.push(Group { tenant, room, jobs: own.into_iter() });
         }
     }
@@ -552,8 +692,10 @@ pub async fn release_old(
 }
 
 impl Job {
-    /// The limits that the job obeys: its reasons', and that of `filter`.
-    pub(crate) fn limits(&self, filter: Option<&Limit>) -> Vec<Limit> {
-        of_job(filter.cloned(), &self.reasons)
+    /// The limits that the job obeys: its reasons', and those of `filter`.
+    pub(crate) fn limits(&self, filter: Option<&Limits>) -> (Vec<Limit>, Vec<RateLimit>) {
+        let concurrency = filter.and_then(|filter| filter.concurrency.clone());
+        let starts = filter.and_then(|filter| filter.rate.clone());
+        (of_job(concurrency, &self.reasons), rate::of_job(starts, &self.reasons))
     }
 }

@@ -67,16 +67,18 @@ pub fn check(rule: &Rule) -> Result<()> {
     if rule.watermark_us < 0 {
         return invalid("watermark_us", "must be 0 (for all jobs), or a time after 1970".to_owned());
     }
-    let limits = rule.action == Action::Concurrency;
+    check_rate(rule)?;
+    let limits = matches!(rule.action, Action::Concurrency | Action::Rate);
     match rule.limit {
-        None if limits => {
+        None if rule.action == Action::Concurrency => {
             let problem = format!("is missing: how many jobs may run at the same time, 1 to {MAX_LIMIT}");
             return invalid("limit", problem);
         }
         Some(_) if !limits => {
             return invalid(
                 "limit",
-                "belongs to `concurrency`: leave it out, or make that the action".to_owned(),
+                "belongs to `concurrency` and `rate`: leave it out, or make one of these the action"
+                    .to_owned(),
             );
         }
         Some(most) => {
@@ -88,6 +90,19 @@ pub fn check(rule: &Rule) -> Result<()> {
         Ok(_) => Ok(()),
         Err(mistake) => invalid("when", mistake.to_string()),
     }
+}
+
+fn check_rate(rule: &Rule) -> Result<()> {
+    let problem = match (&rule.rate, rule.action) {
+        (Some(rate), Action::Rate) => match rate.check() {
+            Ok(()) => return Ok(()),
+            Err(problem) => problem,
+        },
+        (None, Action::Rate) => "is missing: how many jobs may start per period".to_owned(),
+        (Some(_), _) => "belongs to `rate`: leave it out, or make that the action".to_owned(),
+        (None, _) => return Ok(()),
+    };
+    Err(Error::Invalid { field: "rate", problem })
 }
 
 /// Writes a filter, new or in place of the one with its name.

@@ -71,6 +71,7 @@ mod parked;
 pub mod parking;
 mod pieces;
 pub mod place;
+pub mod rates;
 mod reads;
 pub mod reason_class;
 mod record;

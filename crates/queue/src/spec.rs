@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use turnwise_policy::eligibility::concurrency;
+use turnwise_policy::eligibility::{concurrency, rate};
 use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 
 use crate::after::{self, After};
@@ -57,7 +57,7 @@ pub struct JobSpec {
     pub tags: BTreeSet<String>,
     /// It never ends by itself: it may be preempted for another job, and continues later.
     pub continuous: bool,
-    /// Why it was added: filters read this, and some reasons state a limit ([`concurrency::of_reason`]). At most
+    /// Why it was added: filters read this, and some reasons state a limit ([`concurrency::of_reason`], [`rate::of_reason`]). At most
     /// [`MAX_REASONS`].
     pub reasons: Vec<String>,
     /// The locks that it declares; see [`NewJob::check_locks`].
@@ -164,7 +164,9 @@ impl JobSpec {
         }
         for reason in &self.reasons {
             check_name("reason", reason, MAX_ADDED_REASON_BYTES)?;
-            concurrency::of_reason(reason).map_err(|problem| Error::Invalid { field: "reason", problem })?;
+            let invalid = |problem| Error::Invalid { field: "reason", problem };
+            concurrency::of_reason(reason).map_err(invalid)?;
+            rate::of_reason(reason).map_err(invalid)?;
         }
         self.timeouts.check()?;
         self.retry.check()?;

@@ -8,7 +8,7 @@ use crate::common::{T, by, json};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
-use turnwise_policy::eligibility::filters::{Action, Rule};
+use turnwise_policy::eligibility::filters::{self as policy, Action, Rule};
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending};
 use turnwise_queue::concurrency::{self, ReleaseOptions, ReleaseResult, Rotation, Tally};
@@ -109,6 +109,7 @@ impl World {
                         most,
                         clears: true,
                         tasks: &Tasks::default(),
+                        now_us: 9,
                     },
                     |_| true,
                     in_turn,
@@ -269,6 +270,7 @@ async fn tenants_take_turns_in_a_bucket() {
                 most: 9,
                 clears: true,
                 tasks: &Tasks::default(),
+                now_us: 9,
             },
             |_| true,
             single_first,
@@ -309,7 +311,13 @@ async fn each_of_150_tenants_of_a_bucket_has_its_turn() {
                 tx,
                 keys,
                 T,
-                ReleaseOptions { rotation: &rotation, most: 1, clears: true, tasks: &Tasks::default() },
+                ReleaseOptions {
+                    rotation: &rotation,
+                    most: 1,
+                    clears: true,
+                    tasks: &Tasks::default(),
+                    now_us: 9,
+                },
                 |_| true,
                 next,
             )
@@ -347,7 +355,13 @@ async fn buckets_take_turns_whatever_their_names() {
             tx,
             keys,
             T,
-            ReleaseOptions { rotation: &rotation, most: 1, clears: true, tasks: &Tasks::default() },
+            ReleaseOptions {
+                rotation: &rotation,
+                most: 1,
+                clears: true,
+                tasks: &Tasks::default(),
+                now_us: 9,
+            },
             |_| true,
             all,
         )
@@ -409,6 +423,7 @@ async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
                     most: 9,
                     clears: true,
                     tasks: &Tasks::default(),
+                    now_us: 9,
                 },
                 |_| true,
                 |_, _| vec![],
@@ -431,6 +446,7 @@ async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
                     most: 9,
                     clears: true,
                     tasks: &Tasks::default(),
+                    now_us: 9,
                 },
                 |_| true,
                 all,
@@ -449,6 +465,7 @@ fn limiting(id: &str, limit: u32) -> Rule {
         when: String::new(),
         action: Action::Concurrency,
         limit: Some(limit),
+        rate: None,
         note: None,
     }
 }
@@ -465,8 +482,8 @@ async fn a_filters_limit_holds_until_the_filters_change() {
         world.repeat(async |tx, keys| filters::stamp(tx, keys).await).await.unwrap().unwrap()
     };
     let start = async |id: &str, number: u64, most: u32, stamp: &[u8]| {
-        let limit = limiting("few", most).concurrency().unwrap();
-        let (limit, claim, levels) = (&limit, &by(number), &Levels::default());
+        let limits = policy::Limits { concurrency: limiting("few", most).concurrency(), rate: None };
+        let (limit, claim, levels) = (&limits, &by(number), &Levels::default());
         let begun = async |tx: &Transaction, keys: &Keyspace| {
             let (mut tally, filter) = (Tally::default(), Some(limit));
             let claiming = claims::claim_within(
@@ -568,7 +585,7 @@ async fn a_release_that_clears_no_marks_conflicts_with_no_end() {
             &tx,
             keys,
             T,
-            ReleaseOptions { rotation: &rotation, most: 9, clears, tasks: &Tasks::default() },
+            ReleaseOptions { rotation: &rotation, most: 9, clears, tasks: &Tasks::default(), now_us: 9 },
             |_| true,
             in_turn,
         )
@@ -694,7 +711,13 @@ async fn a_mark_that_is_set_again_is_not_cleared() {
         &releasing,
         &world.keys,
         T,
-        ReleaseOptions { rotation: &Rotation::default(), most: 9, clears: true, tasks: &Tasks::default() },
+        ReleaseOptions {
+            rotation: &Rotation::default(),
+            most: 9,
+            clears: true,
+            tasks: &Tasks::default(),
+            now_us: 9,
+        },
         |_| true,
         nobody,
     )
@@ -791,6 +814,7 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                             most: 2,
                             clears: true,
                             tasks: &Tasks::default(),
+                            now_us: 9,
                         },
                         |_| true,
                         all,

@@ -80,6 +80,7 @@ impl World {
             when: String::new(),
             action: Action::Pause,
             limit: None,
+            rate: None,
             note: None,
         };
         self.run(async |tx, keys| filters::put(tx, keys, rule).await).await;
@@ -237,6 +238,7 @@ async fn only_an_operator_releases_what_an_operator_holds() {
             when: String::new(),
             action: Action::Pause,
             limit: None,
+            rate: None,
             note: None,
         };
         assert!(matches!(filters::check(&rule), Err(Error::Invalid { field: "id", .. })));

@@ -13,6 +13,7 @@ fn rule(id: &str, when: &str) -> Rule {
         when: when.into(),
         action: Action::Pause,
         limit: None,
+        rate: None,
         note: None,
     }
 }

@@ -344,6 +344,7 @@ async fn a_dead_worker_is_removed_whatever_its_jobs_hold() {
                             most: 9,
                             clears: true,
                             tasks: &Tasks::default(),
+                            now_us: 9,
                         },
                         |_| true,
                         next,
@@ -433,6 +434,7 @@ async fn batches_take_as_many_as_fit() {
             when: "type = test".to_owned(),
             action: Action::Pause,
             limit: None,
+            rate: None,
             note: None,
         };
         world.fits("filter", async |tx| filters::put(tx, keys, &rule).await).await;

@@ -18,6 +18,7 @@ mod membership;
 mod output;
 mod parking;
 mod priorities;
+mod rates;
 mod schedules;
 mod state_machine;
 mod tags;

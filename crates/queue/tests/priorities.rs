@@ -133,6 +133,7 @@ async fn the_class_changes_wherever_a_job_waits() {
         when: String::new(),
         action: Action::Pause,
         limit: None,
+        rate: None,
         note: None,
     };
     world.run(async |tx, keys| filters::put(tx, keys, rule).await).await;
@@ -163,6 +164,7 @@ async fn the_class_changes_wherever_a_job_waits() {
                     most: 9,
                     clears: true,
                     tasks: &Tasks::default(),
+                    now_us: 9,
                 },
                 |_| true,
                 all,

@@ -25,7 +25,7 @@ use turnwise_web::room::Room;
 use turnwise_worker::{
     Deadlines, EventRules, External, Joined, Live, LogBounds, Monitor, QueueRules, Recorder, Retention,
     RetentionOptions, Schedules, Spans, Tunables, Worker, fold_counts, join_nodes, keep_clock,
-    release_filtered, settle_dependencies, settle_lifetimes,
+    release_filtered, remove_starts, settle_dependencies, settle_lifetimes,
 };
 
 use crate::bulk::{self, BulkOperations};
@@ -198,6 +198,7 @@ impl Common {
         let (store, keys) = own();
         services.add("deadlines", Deadlines { store, keys, external: external.clone() }, Deadlines::run);
         services.add("filters", own(), release_filtered);
+        services.add("starts", own(), remove_starts);
         services.add("dependencies", own(), settle_dependencies);
         services.add("lifetimes", own(), settle_lifetimes);
         services.add("clock", own(), keep_clock);

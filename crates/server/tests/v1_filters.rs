@@ -147,6 +147,54 @@ async fn no_more_limited_jobs_are_given_out_than_may_run() {
 }
 
 #[tokio::test]
+async fn a_rate_limits_the_starts_of_each_value_and_a_handler_can_close_it() {
+    let server = TestServer::start().await;
+    let rate = json!({ "at_most": 2, "per_ms": 3_600_000, "key": "options.customer" });
+    let put = server.put("/v1/filters/mails", &json!({ "action": "rate", "rate": rate })).await;
+    assert_eq!((put.status, &put.body["rate"]["per_ms"]), (200, &json!(3_600_000)), "{}", put.body);
+    for (id, customer) in [("a1", "acme"), ("a2", "acme"), ("a3", "acme"), ("b1", "beta"), ("b2", "beta")] {
+        add(&server, json!({ "id": id, "options": { "customer": customer } })).await;
+    }
+    let mut worker = ExternalWorker::register(&server, "mail", 100).await;
+    let mut given = worker.next_ids(100).await;
+    while given.len() < 4 {
+        given.extend(worker.next_ids(100).await);
+    }
+    given.sort_unstable();
+    assert_eq!(given, ["a1", "a2", "b1", "b2"]);
+    let limited = server.poll("/v1/jobs/mail/a3", |job| job["state"] == "limited").await;
+    assert_eq!(limited["limited"], json!({ "by": "rate", "name": "mails", "key": "acme", "limit": 2 }));
+    let why = server.get("/v1/jobs/mail/a3/why").await.body;
+    let next_us = why["limited"]["next_us"].as_i64().unwrap();
+    assert_eq!(
+        (&why["reason"], &why["expected"]["at_us"]),
+        (&json!("rate_limited"), &json!(next_us)),
+        "{why}"
+    );
+    let sentence = why["sentence"].as_str().unwrap();
+    assert!(
+        sentence.starts_with("By the rate `mails` for `acme`, at most 2 jobs start in any "),
+        "{sentence}"
+    );
+    // With a higher rate, the third one starts; a handler that was refused closes the rate of its customer.
+    let rate = json!({ "at_most": 3, "per_ms": 3_600_000, "key": "options.customer" });
+    server.put("/v1/filters/mails", &json!({ "action": "rate", "rate": rate })).await;
+    server.poll("/v1/jobs/mail/a3", |job| job["state"] == "pending").await;
+    let updated = worker.end("b1", "update", json!({ "rate_pause_ms": 86_400_000 })).await;
+    assert_eq!(updated.status, 200, "{}", updated.body);
+    add(&server, json!({ "id": "b3", "options": { "customer": "beta" } })).await;
+    assert_eq!(worker.next_ids(100).await, ["a3"]);
+    server.poll("/v1/jobs/mail/b3", |job| job["state"] == "limited").await;
+    let pause = "/v1/filters/mails/pause";
+    let refused = server.post(pause, &json!({ "for_ms": 0 })).await;
+    assert_eq!((refused.status, &refused.body["error"]), (400, &json!("bad_request")), "{}", refused.body);
+    let paused = server.post(pause, &json!({ "for_ms": 0, "key": "beta" })).await;
+    assert_eq!(paused.status, 200, "{}", paused.body);
+    assert_eq!(worker.next_ids(100).await, ["b3"], "the pause has ended");
+    assert_eq!(server.post("/v1/filters/none/pause", &json!({ "for_ms": 1 })).await.status, 404);
+}
+
+#[tokio::test]
 async fn a_filter_that_cannot_be_read_is_refused_with_the_place() {
     let server = TestServer::start().await;
     for (filter, problem) in [
@@ -155,7 +203,7 @@ async fn a_filter_that_cannot_be_read_is_refused_with_the_place() {
         (json!({ "action": "pause", "priority": 5000 }), "priority: must be from -1000 to 1000"),
         (
             json!({ "action": "stop" }),
-            "action: expected `accept`, `pause`, `reject`, `continue` or `concurrency`",
+            "action: expected `accept`, `pause`, `reject`, `continue`, `concurrency` or `rate`",
         ),
         (json!({ "action": "concurrency" }), "limit: is missing"),
         (
@@ -164,6 +212,13 @@ async fn a_filter_that_cannot_be_read_is_refused_with_the_place() {
         ),
         (json!({ "action": "concurrency", "limit": 1001 }), "limit: must be from 1 to 1000"),
         (json!({ "action": "pause", "limit": 1 }), "limit: belongs to `concurrency`"),
+        (json!({ "action": "rate" }), "rate: is missing"),
+        (
+            json!({ "action": "rate", "rate": { "at_most": 0, "per_ms": 1000 } }),
+            "rate: at_most must be from 1",
+        ),
+        (json!({ "action": "rate", "rate": { "at_most": 1, "per_ms": 1 } }), "rate: per_ms must be from 100"),
+        (json!({ "action": "pause", "rate": { "at_most": 1, "per_ms": 1000 } }), "rate: belongs to `rate`"),
         (json!({ "action": "pause", "watermark_us": -1 }), "watermark_us: must be from 0"),
         (json!({ "action": "pause", "if": "x" }), "unknown field `if`"),
     ] {

@@ -387,7 +387,7 @@ impl Checker {
                 | Row::Tag(job, ..)
                 | Row::Lock(job, ..)
                 | Row::LockQueue(job, ..)
-                | Row::Rate(job, _)
+                | Row::InBucket(job, _)
                 | Row::Lifetime(job, _)
                 | Row::Deadline(job, _)
                 | Row::After(job, _)

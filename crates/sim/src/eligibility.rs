@@ -8,6 +8,7 @@ use std::fmt;
 
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_policy::eligibility::filters::{Action, Rule};
+use turnwise_policy::eligibility::rate::Rate;
 use turnwise_queue::{After, Job};
 
 use crate::ledger::JobKey;
@@ -23,6 +24,8 @@ const ENDS: [DependencyEnd; 3] = [DependencyEnd::Completed, DependencyEnd::Faile
 const NAMES: [&str; 3] = ["a", "b", "c"];
 /// The highest limit.
 const MOST_AT_ONCE: u64 = 4;
+/// The periods of rates, in ms.
+const PERIODS_MS: [u64; 3] = [200, 2_000, 10_000];
 /// A reason that states no limit.
 const REASON: &str = "hot";
 /// The prefix of a reason that states a limit.
@@ -34,12 +37,13 @@ const BEGINNINGS: [&str; 3] = ["c0-", "c1-", "f"];
 const PRIORITIES: [i8; 6] = [-20, -1, 0, 0, 1, 19];
 
 /// The actions of filters. Most of them have an effect.
-const ACTIONS: [Action; 8] = [
+const ACTIONS: [Action; 9] = [
     Action::Pause,
     Action::Pause,
     Action::Pause,
     Action::Concurrency,
     Action::Concurrency,
+    Action::Rate,
     Action::Accept,
     Action::Continue,
     Action::Reject,
@@ -136,6 +140,7 @@ impl EligibilityPlan {
             when: Question { is: what == What::Any || rng.chance(700), what }.to_string(),
             action,
             limit: (action == Action::Concurrency).then_some(limit),
+            rate: (action == Action::Rate).then(|| Rate::new(limit, *rng.choose(&PERIODS_MS))),
             note: rng.chance(300).then(|| "for now".to_owned()),
         }
     }

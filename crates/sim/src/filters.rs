@@ -1,9 +1,11 @@
-//! The invariants of filters and concurrency limits, checked at every commit, by rules of its own.
+//! The invariants of filters, concurrency limits and rates, checked at every commit, by rules of its own.
 //!
 //! - A job starts only if no filter then pauses or rejects it, and if each of its buckets has room. Its buckets are those
 //!   of its reasons, and the filter that decides about it if that one has a limit.
 //! - A job leaves the queue only because a filter pauses or rejects it, or because of a bucket that it is in. It returns to
 //!   its old place; a paused job returns only when the filters have changed.
+//! - No period, by the times at which jobs started, has more starts than the rate of their filter allows. Those before a change of the filter
+//!   do not count.
 //!
 //! A job is in a bucket from its claim to the end of that claim, even if the filter or the job's reasons change. The module
 //! also knows since when a waiting job could start, for [`crate::liveness`].
@@ -12,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_policy::eligibility::filters::{Action, Rule};
+use turnwise_policy::eligibility::rate::Rate;
 use turnwise_queue::check::Row;
 use turnwise_queue::{Job, State};
 
@@ -30,6 +33,8 @@ pub struct Filters {
     changes_us: Vec<i64>,
     /// Jobs that are paused or limited, with the version of the filters that decided it.
     kept: BTreeMap<JobKey, usize>,
+    /// When jobs of each filter with a rate started since it was written, in µs of the clocks of their workers.
+    starts: BTreeMap<String, Vec<i64>>,
     /// Running jobs, by bucket.
     running: BTreeMap<Bucket, BTreeSet<JobKey>>,
     /// Waiting jobs, since when no filter and no bucket stops them, in µs since the world began, and whether they lock. If
@@ -60,6 +65,7 @@ impl Filters {
     /// If the row is a filter that cannot be read.
     pub fn observe(&mut self, row: &Row, change: &RowChange, now_us: i64) -> Result<(), serde_json::Error> {
         let Row::Filter(name) = row else { return Ok(()) };
+        self.starts.remove(name);
         match &change.new {
             Some(value) => {
                 let mut rule: Rule = serde_json::from_slice(value)?;
@@ -86,6 +92,12 @@ impl Filters {
             rule.action != Action::Continue && is_about && question.holds(job)
         };
         self.rules.values().filter(asks).min_by_key(|rule| (rule.priority, rule.watermark_us, &rule.id))
+    }
+
+    /// The rate that a job obeys, with the name of its filter.
+    fn rate(&self, job: &Job) -> Option<(String, Rate)> {
+        let rule = self.decides(job).filter(|rule| rule.action == Action::Rate)?;
+        Some((rule.id.clone(), rule.rate.clone()?))
     }
 
     /// The buckets that a job has to be in to run, each with its limit. `None` if a filter stops the job.
@@ -119,6 +131,18 @@ impl Filters {
         ensure(buckets.keys().eq(named), "a job that starts has a place in each of its buckets", || {
             format!("{buckets:?}, but {}", story())
         })?;
+        if let Some((filter, rate)) = self.rate(job) {
+            let started_us = job.started_us.expect("a job that was claimed has started");
+            let starts = self.starts.entry(filter).or_default();
+            let in_period = starts.iter().filter(|at_us| **at_us > started_us - rate.per_us()).count();
+            let told = || format!("{starts:?} came before {started_us}, and {rate} holds for {key:?}");
+            ensure(
+                in_period < rate.at_most as usize,
+                "no period has more starts than its rate allows",
+                told,
+            )?;
+            starts.push(started_us);
+        }
         for (bucket, most) in buckets {
             self.running.entry(bucket.clone()).or_default().insert(key.clone());
             self.moved_us.insert(bucket.clone(), now_us);
@@ -155,7 +179,11 @@ impl Filters {
             (State::Delayed, None, Some(limit)) => {
                 count(&|stats| stats.held_back += 1);
                 let buckets = self.buckets(new).unwrap_or_default();
+                let by_rate = |(filter, rate): (String, Rate)| {
+                    limit.bucket == Bucket::Rate(filter) && limit.most == rate.at_most
+                };
                 buckets.get(&limit.bucket) == Some(&(limit.most as usize))
+                    || self.rate(new).is_some_and(by_rate)
             }
             (State::Cancelled, ..) => {
                 count(&|stats| stats.rejected += 1);
@@ -233,7 +261,8 @@ impl Filters {
         let has_room = |buckets: BTreeMap<Bucket, usize>| {
             buckets.iter().all(|(bucket, most)| self.in_bucket(bucket) < *most)
         };
-        waits && self.buckets(job).is_some_and(has_room)
+        // When a rate has a place, no commit tells.
+        waits && self.rate(job).is_none() && self.buckets(job).is_some_and(has_room)
     }
 
     /// Since when filters and buckets have left the queue of a job type unchanged.
@@ -266,7 +295,8 @@ impl Filters {
     /// Since when newer filters exist than those that keep a job, and no other such job has returned. Many jobs may be
     /// kept, and each transaction checks only some of them.
     pub fn outdated_since_us(&self, key: &JobKey, job: &Job) -> Option<i64> {
-        let by_filter = job.limited().map(|limit| matches!(limit.bucket, Bucket::Filter(_)));
+        let by_filter =
+            job.limited().map(|limit| matches!(limit.bucket, Bucket::Filter(_) | Bucket::Rate(_)));
         let version = self.kept.get(key).filter(|_| job.paused().is_some() || by_filter == Some(true))?;
         self.changes_us.get(*version).map(|changed_us| self.released_us.max(*changed_us))
     }

@@ -819,6 +819,13 @@ pub const ELIGIBILITY_MUTANTS: &[Mutant] = &[
         why: "Two claims of one bucket take its last place.",
     },
     Mutant {
+        name: "window_off_by_one",
+        file: "crates/queue/src/rates.rs",
+        find: "self.count.total + u64::from(starts)",
+        replace: "self.count.total + u64::from(starts) - 1",
+        why: "A period has one start more than its rate allows.",
+    },
+    Mutant {
         name: "room_unmarked",
         file: "crates/queue/src/concurrency.rs",
         find: "            mark(tx, keys, &job_type, &bucket)?;\n",

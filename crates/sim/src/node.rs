@@ -16,8 +16,8 @@ use turnwise_queue::Keyspace;
 use turnwise_store::{Meter, Runtime, Store};
 use turnwise_worker::{
     Deadlines, External, Live, Membership, Monitor, Options, Retention, RetentionOptions, Schedules,
-    Tunables, Worker, fold_counts, keep_clock, membership_events, release_filtered, settle_dependencies,
-    settle_lifetimes,
+    Tunables, Worker, fold_counts, keep_clock, membership_events, release_filtered, remove_starts,
+    settle_dependencies, settle_lifetimes,
 };
 
 use crate::check::Checker;
@@ -253,7 +253,8 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
     }
     if plan.eligibility.is_some() {
         tasks.push(tokio::spawn(settle_dependencies(of(), never.clone())));
-        tasks.push(tokio::spawn(release_filtered(of(), never)));
+        tasks.push(tokio::spawn(release_filtered(of(), never.clone())));
+        tasks.push(tokio::spawn(remove_starts(of(), never)));
     }
     tasks.into_iter().map(AbortOnDropHandle::new).collect()
 }

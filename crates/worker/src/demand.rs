@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
+use turnwise_policy::eligibility::rate::{Rate, RateLimit};
+use turnwise_queue::rates::Starts;
 use turnwise_queue::tenants::{self, Pending};
 use turnwise_queue::{Keyspace, Result, claims, concurrency, jobs};
 use turnwise_store::{Store, Transaction};
@@ -88,7 +90,7 @@ pub async fn runnable(
 ) -> Result<Runnable> {
     let now_us = store.runtime().now_us();
     let due = claims::count_due(tx, keys, job_type, now_us, MAX_DUE).await?;
-    let outside = due + concurrency::releasable(tx, keys, job_type).await?;
+    let outside = due + concurrency::releasable(tx, keys, job_type, now_us).await?;
     let mut result = Runnable { outside: outside as u64, ..Runnable::default() };
     let filters = FilterCache::default().load(tx, keys, job_type).await?;
     let mut largest: Vec<(&String, u64)> = pending.iter().map(|(tenant, jobs)| (tenant, *jobs)).collect();
@@ -101,7 +103,7 @@ pub async fn runnable(
     let heads: Vec<_> = heads.collect();
     let heads: Vec<(&String, Vec<Pending>)> = stream::iter(heads).buffered(AT_ONCE).try_collect().await?;
     let (mut samples, mut all, mut limits) =
-        (BTreeMap::new(), Sample::default(), BTreeMap::<Bucket, u32>::new());
+        (BTreeMap::new(), Sample::default(), BTreeMap::<Bucket, (u32, Option<Rate>)>::new());
     for (tenant, head) in heads {
         let mut sample = Sample::default();
         for group in head.chunks(jobs::PREFETCHED) {
@@ -113,14 +115,19 @@ pub async fn runnable(
                     *sample.tasks.entry(task.clone()).or_default() += 1;
                 }
                 sample.locking += usize::from(!pending.locks.is_none());
-                let Some(of_job) = FilterCache::limits(filters.as_ref(), tx, keys, &job).await? else {
+                let Some((of_job, rates)) = FilterCache::limits(filters.as_ref(), tx, keys, &job).await?
+                else {
                     continue;
                 };
-                match of_job.first() {
-                    None => sample.free += 1,
-                    Some(Limit { bucket, most }) => {
+                match (of_job.first(), rates.first()) {
+                    (None, None) => sample.free += 1,
+                    (Some(Limit { bucket, most }), _) => {
                         *sample.limited.entry(bucket.clone()).or_default() += 1;
-                        limits.insert(bucket.clone(), *most);
+                        limits.insert(bucket.clone(), (*most, None));
+                    }
+                    (None, Some(RateLimit { bucket, rate })) => {
+                        *sample.limited.entry(bucket.clone()).or_default() += 1;
+                        limits.insert(bucket.clone(), (rate.at_most, Some(rate.clone())));
                     }
                 }
                 let since_us = job.order_us().max(job.changed_us);
@@ -136,9 +143,15 @@ pub async fn runnable(
         samples.insert(tenant.clone(), sample);
     }
     let mut room: BTreeMap<Bucket, f64> = BTreeMap::new();
-    for (bucket, most) in limits.into_iter().take(MAX_BUCKETS) {
-        let running = concurrency::count(tx, keys, &bucket).await?;
-        room.insert(bucket, f64::from(most) - running as f64);
+    for (bucket, (most, rate)) in limits.into_iter().take(MAX_BUCKETS) {
+        let free = match rate {
+            None => f64::from(most) - concurrency::count(tx, keys, &bucket).await? as f64,
+            Some(rate) => {
+                let mut starts = Starts::read(tx, keys, &bucket).await?;
+                starts.places(tx, keys, &rate, most as usize, now_us).await?.now as f64
+            }
+        };
+        room.insert(bucket, free);
     }
     // How many jobs of each bucket there are, and which part of them may start.
     let part =

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
-use turnwise_policy::eligibility::concurrency::{Limit, of_job};
+use turnwise_policy::eligibility::concurrency::{self as at_a_time, Limit};
 use turnwise_policy::eligibility::condition::{Condition, Subject, Value};
-use turnwise_policy::eligibility::filters::{Filters, Verdict};
+use turnwise_policy::eligibility::filters::{Filters, Limits, Verdict};
+use turnwise_policy::eligibility::rate::{self, RateLimit};
 use turnwise_queue::selection::{TestedOptions, searching};
 use turnwise_queue::{Error, Job, Keyspace, Result, concurrency, filters, jobs, webhooks};
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction, Watch};
@@ -57,8 +58,8 @@ impl FilterCache {
 
 /// Whether a pending job may run according to the filters.
 pub(crate) enum Admission {
-    /// It may, if this limit has room.
-    Admitted(Option<Limit>),
+    /// It may, if these limits have room.
+    Admitted(Limits),
     /// It may not: a filter has removed it from the queue, or it is gone.
     Filtered,
 }
@@ -79,9 +80,9 @@ impl FilterSet {
         now_us: i64,
     ) -> Result<Admission> {
         let Some(job) = jobs::peek(tx, keys, job_type, id).await? else { return Ok(Admission::Filtered) };
-        match self.verdict(tx, keys, &job).await? {
-            Verdict::Accept => return Ok(Admission::Admitted(None)),
-            Verdict::Concurrency(rule) => return Ok(Admission::Admitted(rule.concurrency())),
+        let (verdict, limits) = self.verdict(tx, keys, &job).await?;
+        match verdict {
+            Verdict::Accept | Verdict::Limited(_) => return Ok(Admission::Admitted(limits)),
             Verdict::Pause(rule) => {
                 filters::pause(tx, keys, job_type, id, &rule.id, &self.stamp, now_us).await?;
             }
@@ -94,14 +95,22 @@ impl FilterSet {
         Ok(Admission::Filtered)
     }
 
-    async fn verdict(&self, tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Verdict<'_>> {
+    /// What the filters decide about a job, and the limits of the filter that decides.
+    async fn verdict(&self, tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<(Verdict<'_>, Limits)> {
         let options = match self.rules.ask_for_options() {
             true => TestedOptions::of(tx, keys, job).await?,
             false => TestedOptions::hidden(),
         };
         let judge = || {
             let members = options.members();
-            self.rules.judge(&subject(job, &|path| members.option(path)))
+            let option = |path: &[String]| members.option(path);
+            let subject = subject(job, &option);
+            let verdict = self.rules.judge(&subject);
+            let limits = match verdict {
+                Verdict::Limited(rule) => rule.limits(&subject),
+                _ => Limits::default(),
+            };
+            (verdict, limits)
         };
         Ok(searching(self.rules.pattern_bytes(), judge).await)
     }
@@ -114,14 +123,16 @@ impl FilterCache {
         tx: &Transaction,
         keys: &Keyspace,
         job: &Job,
-    ) -> Result<Option<Vec<Limit>>> {
-        let Some(filters) = filters else { return Ok(Some(of_job(None, &job.reasons))) };
-        let limit = match filters.verdict(tx, keys, job).await? {
-            Verdict::Accept => None,
-            Verdict::Concurrency(rule) => rule.concurrency(),
-            Verdict::Pause(_) | Verdict::Reject(_) => return Ok(None),
+    ) -> Result<Option<(Vec<Limit>, Vec<RateLimit>)>> {
+        let limits = match filters {
+            None => Limits::default(),
+            Some(filters) => match filters.verdict(tx, keys, job).await? {
+                (Verdict::Accept | Verdict::Limited(_), limits) => limits,
+                (Verdict::Pause(_) | Verdict::Reject(_), _) => return Ok(None),
+            },
         };
-        Ok(Some(of_job(limit, &job.reasons)))
+        let concurrency = at_a_time::of_job(limits.concurrency, &job.reasons);
+        Ok(Some((concurrency, rate::of_job(limits.rate, &job.reasons))))
     }
 }
 

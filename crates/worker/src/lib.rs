@@ -8,7 +8,7 @@
 //! - acts for external workers, written in any language ([`External`]), and monitors them ([`Monitor`]);
 //! - enforces the timeouts of their runs ([`Deadlines`]);
 //! - releases blocked jobs when their dependencies have ended ([`settle_dependencies`]);
-//! - releases paused jobs when filters change ([`release_filtered`]);
+//! - releases paused jobs when filters change ([`release_filtered`]), and removes the rows of starts ([`remove_starts`]);
 //! - removes jobs that ended long ago ([`Retention`]);
 //! - records events, while a client follows them ([`Recorder`]);
 //! - keeps its clock in step with the store's ([`keep_clock`]).
@@ -58,6 +58,7 @@ mod neighbours;
 mod nodes;
 mod options;
 mod pass;
+mod rates;
 mod record;
 mod recorder;
 mod retention;
@@ -96,6 +97,7 @@ pub use monitor::Monitor;
 pub use nodes::{Joined, join_nodes};
 pub use options::{Options, Tunables};
 pub use pass::{Passes, QueueHead, compared, explain};
+pub use rates::remove_starts;
 pub use recorder::{EventRules, Recorder};
 pub use retention::{DEFAULT_TENANT_LOG_BYTES, Retention, RetentionOptions};
 pub use schedules::Schedules;

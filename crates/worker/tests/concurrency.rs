@@ -44,7 +44,16 @@ async fn put(world: &World, rule: &Rule) {
 }
 
 fn rule(id: &str, priority: i32, when: &str, action: Action, limit: Option<u32>) -> Rule {
-    Rule { id: id.into(), priority, watermark_us: 0, when: when.into(), action, limit, note: None }
+    Rule {
+        id: id.into(),
+        priority,
+        watermark_us: 0,
+        when: when.into(),
+        action,
+        limit,
+        rate: None,
+        note: None,
+    }
 }
 
 async fn check(store: &Store, keys: &Keyspace) {

@@ -30,6 +30,7 @@ async fn world(locks: &str) -> (World, CancellationToken) {
         when: "id ~ '^0-bulk'".into(),
         action: Action::Pause,
         limit: None,
+        rate: None,
         note: None,
     };
     let rule = &rule;

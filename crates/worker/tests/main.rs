@@ -18,6 +18,7 @@ mod modes;
 mod neighbours;
 mod nodes;
 mod priorities;
+mod rates;
 mod recording;
 mod rotation;
 mod schedules;

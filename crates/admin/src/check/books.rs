@@ -10,7 +10,7 @@ use turnwise_queue::check::{
     CountTally, Finding, IndexRow, Invariant, JobKey, PIECE_BYTES, Row, check_single, has_other_fields,
     key_text, read_record, unique_end, unique_holder,
 };
-use turnwise_queue::concurrency::{LimitedRow, RateRow};
+use turnwise_queue::concurrency::{BucketRow, LimitedRow};
 use turnwise_queue::locks::{Held, HolderRow, QueueRow};
 use turnwise_queue::unique::UniqueRow;
 use turnwise_queue::{Active, Claim, Keyspace};
@@ -231,9 +231,9 @@ impl<'a> Books<'a> {
                 self.read::<QueueRow>(key, value);
                 self.find(of_job(job), hash(&("lock_queue", spot, ticket)))?;
             }
-            Row::Rate(job, bucket) => {
+            Row::InBucket(job, bucket) => {
                 self.enter_bucket(bucket);
-                let row: Option<RateRow> = self.read(key, value);
+                let row: Option<BucketRow> = self.read(key, value);
                 let fact = row.map_or(0, |row| hash(&("rate", bucket, row.claim)));
                 self.find(of_job(job), fact)?;
             }
@@ -277,6 +277,7 @@ impl<'a> Books<'a> {
             | Row::Unresolved(..)
             | Row::FilterCheck(..) => self.enter_document(&row, value)?,
             Row::Counts(..) | Row::Usage(..) | Row::RunTimes(_) | Row::Boost(_) | Row::Clock => {}
+            Row::StartCount(name) | Row::Start(name, _) => self.enter_bucket(&Bucket::Rate(name.clone())),
             Row::Filter(_) | Row::Roomy(..) | Row::Unmarked(_) | Row::Unsettled(..) => {}
             Row::Stamp | Row::Secret | Row::Other => {}
         }

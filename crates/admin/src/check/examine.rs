@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use turnwise_policy::eligibility::concurrency::{Bucket, MAX_LIMIT};
+use turnwise_policy::eligibility::rate::MAX_STARTS;
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_queue::check::{
-    CountTally, Finding, IndexRow, JobKey, JobRows, LockTally, RateTally, Row, ScheduleRows, UniqueTally,
+    BucketTally, CountTally, Finding, IndexRow, JobKey, JobRows, LockTally, Row, ScheduleRows, UniqueTally,
     WorkerRow, check_awaited, check_claims, check_job, check_schedule, check_stamp, check_waiting,
     check_worker, read_record, unique_holder,
 };
@@ -32,6 +33,8 @@ const PIECES: usize = 2_000;
 const ACTIVE: usize = 100_000;
 /// The maximum number of held locks that are read of one level and mode.
 const LOCKS: usize = 100_000;
+/// The most marks with a time that are read of one type.
+const MARKS: usize = 100_000;
 /// Attempts to count a database's documents in one transaction.
 const COUNT_ATTEMPTS: u32 = 3;
 
@@ -121,7 +124,7 @@ impl Examiner {
         let queued = queued.map(|((spot, ticket), _)| keys.lock_queue_entry(&spot, ticket, &key.0, &key.1));
         let locks = held.chain(queued);
         let buckets = record.into_iter().flat_map(|job| job.buckets());
-        let buckets = buckets.map(|bucket| keys.rate_holder(bucket, &key.0, &key.1));
+        let buckets = buckets.map(|bucket| keys.bucket_holder(bucket, &key.0, &key.1));
         let deadlines: BTreeSet<Bytes> = rows
             .places
             .iter()
@@ -259,13 +262,20 @@ impl Examiner {
     /// the servers.
     async fn bucket(&self, tx: &Transaction, bucket: &Bucket) -> Result<Vec<Finding>> {
         let keys = &self.keys;
-        let mut tally = RateTally::default();
+        let mut tally = BucketTally::default();
         let mut enter = |rows: &[KeyValue]| {
             for (key, value) in rows {
                 let _ = Row::parse(keys, key).map(|row| tally.enter(&row, value));
             }
         };
-        enter(&range(tx, keys.rate_holders(bucket), MAX_LIMIT as usize + 1).await?);
+        enter(&range(tx, keys.bucket_holders(bucket), MAX_LIMIT as usize + 1).await?);
+        if let Bucket::Rate(name) = bucket {
+            let count = keys.start_count(name);
+            if let Some(value) = get(tx, &count).await? {
+                enter(&[(count, value)]);
+            }
+            enter(&range(tx, keys.starts(name), MAX_STARTS as usize + 1).await?);
+        }
         // If a job that ends finds limited jobs of several types, it leaves an entry, and the servers mark the types.
         let unmarked = keys.unmarked_entry(bucket);
         if let Some(value) = get(tx, &unmarked).await? {
@@ -281,6 +291,11 @@ impl Examiner {
             let mark = keys.roomy_entry(&job_type, bucket);
             if let Some(value) = get(tx, &mark).await? {
                 enter(&[(mark, value)]);
+            }
+            if matches!(bucket, Bucket::Rate(_)) {
+                let marks = range(tx, keys.roomy_in_time(&job_type), MARKS).await?;
+                let is_of = |key: &Bytes| keys.parse_roomy(key).is_ok_and(|(_, of, _)| of == *bucket);
+                enter(&marks.into_iter().filter(|(key, _)| is_of(key)).take(1).collect::<Vec<_>>());
             }
             begin = to;
         }

@@ -87,7 +87,7 @@ fn row(job: &Job) -> [String; 8] {
     [job_type, id, state.to_owned(), since, attempts, tenant, job.priority.to_string(), about]
 }
 
-/// What keeps a job out of the queue, other than its time: the filter or the concurrency limit by name, or the number of jobs that it waits for.
+/// What keeps a job out of the queue, other than its time: the filter or the limit by name, or the number of jobs that it waits for.
 pub(crate) fn kept_by(
     paused_by: Option<&str>,
     limited: Option<&Limited>,
@@ -102,6 +102,10 @@ pub(crate) fn kept_by(
         }
         (_, Some(Limited { by: LimitedBy::Reason, name, limit, .. }), _) => {
             Some(format!("limited by concurrency:{limit}:{name}"))
+        }
+        (_, Some(Limited { by: LimitedBy::Rate, name, key, limit, .. }), _) => {
+            let of = key.as_ref().map(|key| format!(" for {key}")).unwrap_or_default();
+            Some(format!("limited by rate {name}{of} to {limit} per period"))
         }
         (_, _, Some(1)) => Some("waits for the end of 1 job".to_owned()),
         (_, _, Some(jobs)) => Some(format!("waits for the end of {jobs} jobs")),

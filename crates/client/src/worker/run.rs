@@ -387,7 +387,7 @@ impl Supervisor {
         if info.is_none() && unsent.lines.is_empty() {
             return Ok(false);
         }
-        let update = Update { claim: self.claim, info, log: unsent.lines.clone() };
+        let update = Update { claim: self.claim, info, log: unsent.lines.clone(), rate_pause_ms: None };
         let request = match self.request("update").json(&update) {
             Ok(request) => request,
             Err(_) => return Ok(false),

@@ -35,13 +35,15 @@ pub enum Bucket {
     Reason(String),
     /// The jobs of this task, which wait for a worker that takes them; with an empty name, jobs without a task.
     Task(String),
+    /// The jobs whose starts are counted together ([`rate::parts`](super::rate::parts) has the parts of the name).
+    Rate(String),
 }
 
 impl Bucket {
     /// Its name.
     pub fn name(&self) -> &str {
         match self {
-            Bucket::Filter(name) | Bucket::Reason(name) | Bucket::Task(name) => name,
+            Bucket::Filter(name) | Bucket::Reason(name) | Bucket::Task(name) | Bucket::Rate(name) => name,
         }
     }
 }
@@ -53,6 +55,11 @@ impl fmt::Display for Bucket {
             Bucket::Filter(name) => write!(f, "filter `{name}`"),
             Bucket::Reason(name) => write!(f, "bucket `{name}`"),
             Bucket::Task(name) => write!(f, "task `{name}`"),
+            Bucket::Rate(name) => match super::rate::parts(name) {
+                (Some(filter), None) => write!(f, "the rate of filter `{filter}`"),
+                (Some(filter), Some(key)) => write!(f, "the rate of filter `{filter}` for `{key}`"),
+                (None, key) => write!(f, "the rate `{}`", key.unwrap_or_default()),
+            },
         }
     }
 }

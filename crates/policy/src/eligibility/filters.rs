@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::concurrency::{Bucket, Limit};
 use super::condition::{Condition, Mistake, Subject};
+use super::rate::{self, Rate, RateLimit};
 
 /// What a filter does with a job for which its condition holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -29,6 +30,8 @@ pub enum Action {
     /// The job starts only while fewer jobs of the filter run than its limit ([`concurrency`](super::concurrency)).
     #[serde(alias = "rate_limit")]
     Concurrency,
+    /// The job starts only while fewer jobs of the filter have started in a period than its rate allows ([`rate`](super::rate)).
+    Rate,
 }
 
 /// A filter as it is stored.
@@ -47,9 +50,12 @@ pub struct Rule {
     pub when: String,
     /// What it does.
     pub action: Action,
-    /// `concurrency`: the most jobs of this filter that run at the same time.
+    /// `concurrency`, and beside a rate: the most jobs of this filter that run at the same time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
+    /// `rate`: the most jobs of this filter that start per period.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
     /// Why the filter exists, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -64,20 +70,46 @@ pub struct Filters(Vec<(Rule, Condition)>);
 pub enum Verdict<'a> {
     /// It may run.
     Accept,
-    /// It may run once fewer jobs of this filter run than its limit.
-    Concurrency(&'a Rule),
+    /// It may run once the limits of this filter have room.
+    Limited(&'a Rule),
     /// It waits, because of this filter.
     Pause(&'a Rule),
     /// It is cancelled, because of this filter.
     Reject(&'a Rule),
 }
 
+/// The limits of a filter, for one job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// How many jobs may run at the same time.
+    pub concurrency: Option<Limit>,
+    /// How many jobs may start per period.
+    pub rate: Option<RateLimit>,
+}
+
 impl Rule {
-    /// The limit that a filter with [`Action::Concurrency`] sets; `None` for another action. A missing number, which no
+    /// The concurrency limit that a filter sets; `None` if it sets none. A missing number of [`Action::Concurrency`], which no
     /// release writes, counts as 1.
     pub fn concurrency(&self) -> Option<Limit> {
         let bucket = Bucket::Filter(self.id.clone());
-        (self.action == Action::Concurrency).then(|| Limit { bucket, most: self.limit.unwrap_or(1) })
+        match self.action {
+            Action::Concurrency => Some(Limit { bucket, most: self.limit.unwrap_or(1) }),
+            Action::Rate => self.limit.map(|most| Limit { bucket, most }),
+            Action::Accept | Action::Pause | Action::Reject | Action::Continue => None,
+        }
+    }
+
+    /// The limits that a filter sets for a job.
+    pub fn limits(&self, job: &Subject<'_>) -> Limits {
+        let rate = self.rate.as_ref().filter(|_| self.action == Action::Rate);
+        let rate = rate.map(|rate| RateLimit {
+            bucket: rate::of_filter(
+                &self.id,
+                rate.path().map(|path| rate::key_of((job.option)(&path))).as_deref(),
+            ),
+            rate: rate.clone(),
+        });
+        Limits { concurrency: self.concurrency(), rate }
     }
 }
 
@@ -105,9 +137,10 @@ impl Filters {
         self.0.is_empty()
     }
 
-    /// Whether any condition needs a member of the options.
+    /// Whether any condition or key needs a member of the options.
     pub fn ask_for_options(&self) -> bool {
-        self.0.iter().any(|(_, condition)| condition.asks_for_options())
+        let keyed = |rule: &Rule| rule.rate.as_ref().is_some_and(|rate| rate.key.is_some());
+        self.0.iter().any(|(rule, condition)| condition.asks_for_options() || keyed(rule))
     }
 
     /// What the patterns of all conditions cost to search for ([`Condition::pattern_bytes`]).
@@ -128,7 +161,7 @@ impl Filters {
             let applies = || condition.applies(job);
             match rule.action {
                 Action::Accept if condition.holds(job) => return Verdict::Accept,
-                Action::Concurrency if applies() => return Verdict::Concurrency(rule),
+                Action::Concurrency | Action::Rate if applies() => return Verdict::Limited(rule),
                 Action::Pause if applies() => return Verdict::Pause(rule),
                 Action::Reject if applies() => return Verdict::Reject(rule),
                 _ => {}
@@ -144,7 +177,16 @@ mod tests {
     use super::*;
 
     fn rule(id: &str, priority: i32, watermark_us: i64, when: &str, action: Action) -> Rule {
-        Rule { id: id.into(), priority, watermark_us, when: when.into(), action, limit: None, note: None }
+        Rule {
+            id: id.into(),
+            priority,
+            watermark_us,
+            when: when.into(),
+            action,
+            limit: None,
+            rate: None,
+            note: None,
+        }
     }
 
     fn judged<'a>(filters: &'a Filters, job_type: &str, added_us: i64) -> Verdict<'a> {
@@ -183,7 +225,7 @@ mod tests {
         let limited = Rule { limit: Some(7), ..rule("few", 0, 0, "", Action::Concurrency) };
         let filters = Filters::new(vec![limited, rule("then", 1, 0, "", Action::Reject)]).unwrap();
         match judged(&filters, "mail", 0) {
-            Verdict::Concurrency(rule) => assert_eq!(rule.concurrency().unwrap().most, 7),
+            Verdict::Limited(rule) => assert_eq!(rule.concurrency().unwrap().most, 7),
             other => panic!("{other:?}"),
         }
         let (id, mistake) = Filters::new(vec![rule("a", 1, 0, "type", Action::Pause)]).unwrap_err();

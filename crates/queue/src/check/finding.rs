@@ -79,17 +79,21 @@ invariants! {
         "more jobs use a resource at the same time than it can serve",
         "cancel one of the holders (`turnwise locks` names them)";
     /// A job's rows in buckets agree with its record.
-    RateAgrees: "a job's places in buckets are those that its record names",
+    BucketAgrees: "a job's places in buckets are those that its record names",
         "a place that no claim releases keeps another job of the bucket from starting for ever",
         "if the job runs, restart its worker: the claim ends, which releases its places; clear a row without a job by hand";
     /// No more jobs of a bucket run than allowed.
-    RateHolds: "no more jobs of a bucket run than the highest of their limits",
+    BucketHolds: "no more jobs of a bucket run than the highest of their limits",
         "more jobs run at the same time than the limit allows for the resource that it protects",
         "cancel some of them (`turnwise jobs list --state running`)";
     /// Limited jobs that could run are checked by a pass.
-    RateMarked: "a bucket with room and limited jobs is marked",
+    BucketMarked: "a bucket with room and limited jobs is marked",
         "no worker checks these jobs until another job of the bucket ends or becomes limited",
         "retry one of them (`turnwise jobs retry`): it returns to the queue, and its end lets the others start";
+    /// The rows of a bucket's starts agree with their number.
+    StartsCounted: "the starts of a bucket are numbered in the order of their times, up to their count",
+        "more or fewer jobs than its rate allows start in the current period",
+        "clear the rows of the bucket in `starts` and `start_counts` by hand: its periods begin anew";
     /// A job that fails, or is removed, at a time, is in the index of these times.
     LifetimeAgrees: "the time at which a job fails, or is removed, is the one that its record states",
         "the job waits, or its record stays, for longer than it states; a row without a job costs each check a little",

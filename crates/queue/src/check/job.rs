@@ -8,7 +8,7 @@ use turnwise_policy::predictive_queue::locks::Mode;
 
 use super::lock::{check_locks, held};
 use super::{Finding, IndexRow, Invariant, JobKey, Row, key_text};
-use crate::concurrency::{LimitedRow, RateRow};
+use crate::concurrency::{BucketRow, LimitedRow};
 use crate::dependencies::AfterRow;
 use crate::locks::{HolderRow, QueueRow, Spot};
 use crate::pieces::PIECE_BYTES;
@@ -39,7 +39,7 @@ pub struct JobRows {
     /// The locks that it waits for, or has reserved, each with its ticket.
     pub queued: BTreeMap<(Spot, i64), QueueRow>,
     /// The buckets that it has a place in.
-    pub buckets: BTreeMap<Bucket, RateRow>,
+    pub buckets: BTreeMap<Bucket, BucketRow>,
     /// When it fails, or is removed.
     pub lifetimes: BTreeSet<i64>,
     /// The hashes of the unique keys whose rows say that it holds them.
@@ -106,7 +106,7 @@ impl JobRows {
             Row::LockQueue(_, spot, ticket) => {
                 self.queued.insert((spot, ticket), serde_json::from_slice(value)?);
             }
-            Row::Rate(_, bucket) => drop(self.buckets.insert(bucket, serde_json::from_slice(value)?)),
+            Row::InBucket(_, bucket) => drop(self.buckets.insert(bucket, serde_json::from_slice(value)?)),
             Row::Lifetime(_, at_us) => drop(self.lifetimes.insert(at_us)),
             Row::Deadline(_, at_us) => {
                 self.deadlines.insert(at_us, serde_json::from_slice(value)?);
@@ -214,8 +214,8 @@ pub fn check_job(
     }
     for (bucket, _) in rows.buckets.iter().filter(|(_, place)| job.claim() != Some(&place.claim)) {
         if job.buckets().contains(bucket) {
-            let row = keys.rate_holder(bucket, &key.0, &key.1);
-            found(Invariant::RateAgrees, &row, "it has another claim than the record".to_owned());
+            let row = keys.bucket_holder(bucket, &key.0, &key.1);
+            found(Invariant::BucketAgrees, &row, "it has another claim than the record".to_owned());
         }
     }
     if state.is_final() && job.awaited.is_some() {
@@ -258,8 +258,8 @@ fn named(keys: &Keyspace, key: &JobKey, job: &Job, rows: &JobRows) -> Named {
     let queued = job.queued().into_keys();
     let queued = queued.map(|(spot, ticket)| keys.lock_queue_entry(&spot, ticket, job_type, id));
     named.extend(locks.chain(queued).map(|row| (Invariant::LockAgrees, row)));
-    let buckets = job.buckets().iter().map(|bucket| keys.rate_holder(bucket, job_type, id));
-    named.extend(buckets.map(|row| (Invariant::RateAgrees, row)));
+    let buckets = job.buckets().iter().map(|bucket| keys.bucket_holder(bucket, job_type, id));
+    named.extend(buckets.map(|row| (Invariant::BucketAgrees, row)));
     let lifetime = job.due_us.map(|at_us| keys.lifetime_entry(at_us, job_type, id));
     named.extend(lifetime.map(|row| (Invariant::LifetimeAgrees, row)));
     let unique = job.unique_key.iter().filter(|key| key.held).map(|key| keys.unique(&key.hash));
@@ -281,7 +281,7 @@ fn present(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Named {
     let locks = rows.locks.keys().map(|(spot, mode)| keys.lock_holder(spot, *mode, job_type, id));
     let queued = rows.queued.keys();
     let queued = queued.map(|(spot, ticket)| keys.lock_queue_entry(spot, *ticket, job_type, id));
-    let buckets = rows.buckets.keys().map(|bucket| keys.rate_holder(bucket, job_type, id));
+    let buckets = rows.buckets.keys().map(|bucket| keys.bucket_holder(bucket, job_type, id));
     let deadlines = rows.deadlines.keys().map(|at_us| keys.deadline(*at_us, job_type, id));
     let lifetimes = rows.lifetimes.iter().map(|at_us| keys.lifetime_entry(*at_us, job_type, id));
     let unique = rows.unique.iter().map(|hash| keys.unique(hash));
@@ -289,7 +289,7 @@ fn present(keys: &Keyspace, key: &JobKey, rows: &JobRows) -> Named {
         .chain(tags.map(|row| (Invariant::TagAgrees, row)))
         .chain(parked.map(|row| (Invariant::Parked, row)))
         .chain(locks.chain(queued).map(|row| (Invariant::LockAgrees, row)))
-        .chain(buckets.map(|row| (Invariant::RateAgrees, row)))
+        .chain(buckets.map(|row| (Invariant::BucketAgrees, row)))
         .chain(deadlines.map(|row| (Invariant::DeadlineAgrees, row)))
         .chain(lifetimes.map(|row| (Invariant::LifetimeAgrees, row)))
         .chain(unique.map(|row| (Invariant::UniqueAgrees, row)))

@@ -7,11 +7,11 @@
 //! group of a store. Tests check after every step of a random walk. Rows cannot show whether a *change* was allowed (who may
 //! end a run, or remove a worker): the simulation checks that itself.
 
+mod bucket;
 mod count;
 mod finding;
 mod job;
 mod lock;
-mod rate;
 mod row;
 mod schedule;
 mod single;
@@ -19,11 +19,11 @@ mod unique;
 mod whole;
 mod worker;
 
+pub use bucket::BucketTally;
 pub use count::CountTally;
 pub use finding::{Finding, Invariant};
 pub use job::{JobRows, check_awaited, check_job, has_other_fields, read_record, whole};
 pub use lock::LockTally;
-pub use rate::RateTally;
 pub use row::{Row, WorkerRow, key_text};
 pub use schedule::{ScheduleRows, check_schedule};
 pub use single::{check_boost, check_single, check_usage, check_waiting};

@@ -38,11 +38,15 @@ pub enum Row {
     /// A lock that a job waits for, or has reserved, and its ticket.
     LockQueue(JobKey, Spot, i64),
     /// A running job of a bucket.
-    Rate(JobKey, Bucket),
+    InBucket(JobKey, Bucket),
     /// A bucket that may have room for jobs of several types, and must be marked for them.
     Unmarked(Bucket),
     /// The mark of a bucket that may have room for jobs of a type.
     Roomy(String, Bucket),
+    /// The number of starts of the bucket with this name.
+    StartCount(String),
+    /// When the starts of a bucket up to this number were.
+    Start(String, u64),
     /// A dependency: the job that waits, and the job that it waits for.
     After(JobKey, JobKey),
     /// The reverse: the job that waits, the job that it waits for, and the group.
@@ -188,14 +192,16 @@ impl Row {
                 Row::LockQueue((job_type, id), spot, ticket)
             }
             ("rates", 5) => {
-                let (bucket, job_type, id) = keys.parse_rate(key).ok()?;
-                Row::Rate((job_type, id), bucket)
+                let (bucket, job_type, id) = keys.parse_bucket_holder(key).ok()?;
+                Row::InBucket((job_type, id), bucket)
             }
             ("unmarked", 3) => Row::Unmarked(keys.parse_unmarked(key).ok()?),
-            ("roomy", 4) => {
-                let (job_type, bucket) = keys.parse_roomy(key).ok()?;
+            ("roomy", 4 | 5) => {
+                let (job_type, bucket, _) = keys.parse_roomy(key).ok()?;
                 Row::Roomy(job_type, bucket)
             }
+            ("start_counts", 2) => Row::StartCount(text(1)?),
+            ("starts", 3) => Row::Start(text(1)?, u64::try_from(number(2)?).ok()?),
             ("lifetimes", 4) => Row::Lifetime(pair(2, 3)?, number(1)?),
             ("unique", 2) => Row::Unique(text(1)?),
             ("unique_until", 3) => Row::UniqueUntil(number(1)?, text(2)?),
@@ -272,7 +278,7 @@ impl Row {
             | Row::Unwatched(job, _)
             | Row::Lock(job, ..)
             | Row::LockQueue(job, ..)
-            | Row::Rate(job, _)
+            | Row::InBucket(job, _)
             | Row::Lifetime(job, _)
             | Row::Deadline(job, _)
             | Row::After(job, _)

@@ -2,14 +2,18 @@
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
+use turnwise_policy::eligibility::concurrency::Bucket;
 
 use super::count::check_counts;
 use super::{Finding, Invariant, Row, check_stamp};
+use crate::rates::StartCount;
 use crate::usage::{Boost, Charged, RunTimes};
 
 /// Checks a row that needs no other row. Other rows have no findings.
 pub fn check_single(key: &[u8], row: &Row, value: &Bytes) -> Option<Finding> {
     match row {
+        Row::Roomy(_, Bucket::Rate(_)) | Row::Start(..) | Row::Clock => read::<i64>(key, value).err(),
+        Row::StartCount(_) => read::<StartCount>(key, value).err(),
         Row::Stamp | Row::Wake(_) | Row::Membership(_) | Row::Waiting(..) | Row::Roomy(..) => {
             check_stamp(key, Some(value))
         }
@@ -17,7 +21,6 @@ pub fn check_single(key: &[u8], row: &Row, value: &Bytes) -> Option<Finding> {
         Row::Usage(..) => check_usage(key, value),
         Row::RunTimes(_) => check_run_times(key, value),
         Row::Boost(_) => check_boost(key, value),
-        Row::Clock => read::<i64>(key, value).err(),
         _ => None,
     }
 }

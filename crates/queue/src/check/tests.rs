@@ -49,11 +49,14 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.lock_queue_entry(&all, 7, "t", "i"), Row::LockQueue(job(), all.clone(), 7)),
         (keys.lock_wake(), Row::Stamp),
         (keys.limited_entry("t", &held_back(), "i"), Row::Index(job(), IndexRow::Limited(held_back()))),
-        (keys.rate_holder(&filter, "t", "i"), Row::Rate(job(), filter.clone())),
-        (keys.rate_guard(255), Row::Other),
+        (keys.bucket_holder(&filter, "t", "i"), Row::InBucket(job(), filter.clone())),
+        (keys.bucket_guard(255), Row::Other),
         (keys.after_guard(), Row::Other),
         (keys.unmarked_entry(&Bucket::Reason("r".into())), Row::Unmarked(Bucket::Reason("r".into()))),
         (keys.roomy_entry("t", &filter), Row::Roomy("t".into(), filter.clone())),
+        (keys.roomy_at("t", 5, "f\nk"), Row::Roomy("t".into(), Bucket::Rate("f\nk".into()))),
+        (keys.start_count("f"), Row::StartCount("f".into())),
+        (keys.start_entry("f", 7), Row::Start("f".into(), 7)),
         (keys.waiting_entry("t", "a"), Row::Waiting("t".into(), a.clone())),
         (keys.usage_entry("t", "a", "b"), Row::Usage("t".into(), a.clone(), b.clone())),
         (keys.run_times("t"), Row::RunTimes("t".into())),
@@ -324,12 +327,12 @@ fn the_places_of_a_job_in_buckets_are_checked() {
         for (name, number) in buckets {
             let row = json!({"worker": "w", "number": number, "tenant": "x", "since_us": 1, "most": 2});
             let bucket = Bucket::Reason((*name).to_owned());
-            rows.add(Row::Rate(key.clone(), bucket), &row.to_string().into()).unwrap();
+            rows.add(Row::InBucket(key.clone(), bucket), &row.to_string().into()).unwrap();
         }
         let findings = check_job(&Keyspace::default(), &key, &rows, |_| true);
         findings.into_iter().map(|finding| finding.invariant).collect()
     };
-    const WRONG: Invariant = Invariant::RateAgrees;
+    const WRONG: Invariant = Invariant::BucketAgrees;
     let runs = || IndexRow::Active("w".into());
     let claim = json!(["w", 4]);
     let running = || json!({"state": "running", "claim": claim, "buckets": [{"reason": "a"}]});

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::{
-    CountTally, Finding, IndexRow, Invariant, JobKey, JobRows, LockTally, RateTally, Row, ScheduleRows,
+    BucketTally, CountTally, Finding, IndexRow, Invariant, JobKey, JobRows, LockTally, Row, ScheduleRows,
     UniqueTally, WorkerRow, check_awaited, check_claims, check_job, check_schedule, check_single,
     check_stamp, check_waiting, check_worker, unique_holder,
 };
@@ -20,7 +20,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     let mut active: BTreeMap<JobKey, BTreeMap<String, Active>> = BTreeMap::new();
     let mut present: BTreeSet<&Bytes> = BTreeSet::new();
     let mut locks = LockTally::default();
-    let mut rates = RateTally::default();
+    let mut buckets = BucketTally::default();
     let mut counts = CountTally::default();
     let mut schedules: BTreeMap<String, ScheduleRows> = BTreeMap::new();
     let mut unique = UniqueTally::default();
@@ -33,7 +33,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
         findings.extend(check_single(key, &row, value));
         findings.extend(locks.enter(key, &row, value));
         findings.extend(unique.enter(key, &row, value));
-        rates.enter(&row, value);
+        buckets.enter(&row, value);
         counts.enter(&row, None, Some(value));
         if let Row::Index((job_type, id), IndexRow::Active(worker)) = &row
             && let Ok(report) = serde_json::from_slice(value)
@@ -63,7 +63,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     }
     findings.extend(schedules.iter().flat_map(|(name, rows)| check_schedule(keys, name, rows)));
     findings.extend(locks.finish());
-    findings.extend(rates.finish(keys));
+    findings.extend(buckets.finish(keys));
     findings.extend(unique.finish(keys));
     findings.extend(counts.differences(keys).into_iter().map(|(_, finding)| finding));
     for (job, rows) in &jobs {

@@ -1,16 +1,19 @@
-//! The keys of filters and concurrency limits: a part of [`Keyspace`].
+//! The keys of filters, concurrency limits and rates: a part of [`Keyspace`].
 
 use bytes::Bytes;
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_store::Result;
-use turnwise_store::key::pack;
+use turnwise_store::key::{children, pack};
 use turnwise_store::tuple::Element;
 
-use super::Keyspace;
+use super::{KeyRange, Keyspace};
 
 pub(super) const FILTER: &str = "filter";
 const REASON: &str = "reason";
 const TASK: &str = "task";
+const RATE: &str = "rate";
+/// The kind of marks that are due at a time; it sorts behind those of other marks.
+pub(super) const TIMED: &str = "timed";
 
 /// A key of [`Keyspace::limited`].
 type LimitedKey<'a> = (Element<'a>, String, String, String, u32, String, i64, i64, String);
@@ -20,6 +23,7 @@ pub(super) fn bucket_kind(bucket: &Bucket) -> &'static str {
         Bucket::Filter(_) => FILTER,
         Bucket::Reason(_) => REASON,
         Bucket::Task(_) => TASK,
+        Bucket::Rate(_) => RATE,
     }
 }
 
@@ -53,16 +57,28 @@ impl Keyspace {
         Ok((job_type, LimitedPlace { limit, tenant, priority, order_us }, id))
     }
 
-    /// Bucket, job type and id of a key of [`Keyspace::rate_holders`].
-    pub fn parse_rate(&self, key: &[u8]) -> Result<(Bucket, String, String)> {
+    /// Bucket, job type and id of a key of [`Keyspace::bucket_holders`].
+    pub fn parse_bucket_holder(&self, key: &[u8]) -> Result<(Bucket, String, String)> {
         let (_, kind, name, job_type, id): (Element<'_>, String, String, String, String) = self.read(key)?;
         Ok((self.bucket(&kind, name, key)?, job_type, id))
     }
 
-    /// Type and bucket of a key of [`Keyspace::roomy`].
-    pub fn parse_roomy(&self, key: &[u8]) -> Result<(String, Bucket)> {
+    /// All jobs that filters limit, and those that the rates of their reasons limit.
+    pub fn limited_by_filters(&self) -> KeyRange {
+        let limited = |kind: &str| children(&self.space, &("limited", kind));
+        (limited(FILTER).0, limited(RATE).1)
+    }
+
+    /// Type and bucket of a key of [`Keyspace::roomy`]; of a bucket of starts also the time of its mark, in µs.
+    pub fn parse_roomy(&self, key: &[u8]) -> Result<(String, Bucket, Option<i64>)> {
+        if let Ok((_, job_type, kind, at_us, name)) =
+            self.read::<(Element<'_>, String, String, i64, String)>(key)
+            && kind == TIMED
+        {
+            return Ok((job_type, Bucket::Rate(name), Some(at_us)));
+        }
         let (_, job_type, kind, name): (Element<'_>, String, String, String) = self.read(key)?;
-        Ok((job_type, self.bucket(&kind, name, key)?))
+        Ok((job_type, self.bucket(&kind, name, key)?, None))
     }
 
     /// The bucket of a key of [`Keyspace::unmarked`].
@@ -77,6 +93,7 @@ impl Keyspace {
             FILTER => Ok(Bucket::Filter(name)),
             REASON => Ok(Bucket::Reason(name)),
             TASK => Ok(Bucket::Task(name)),
+            RATE => Ok(Bucket::Rate(name)),
             _ => Err(self.unreadable(key)),
         }
     }

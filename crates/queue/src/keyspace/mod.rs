@@ -35,9 +35,12 @@
 //! | `("filters_vs")` | versionstamp (10 bytes) of the filters | with the filters |
 //! | `("paused", type, order, id)` | the filter that paused the job, and the version of the filters then (JSON) | with the record |
 //! | `("limited", kind, bucket, type, limit, tenant, priority, order, id)` | a limited job ([`crate::concurrency`]); the filters' version | with it |
-//! | `("rates", kind, bucket, type, id)` | a running job of the bucket, and its claim (JSON); the kind is `filter` or `reason` | the claim's holder |
-//! | `("rate_guard", n)` | a claim of some bucket (JSON): claims of one bucket conflict here | with the claim |
+//! | `("rates", kind, bucket, type, id)` | a running job of the bucket, and its claim (JSON): a concurrency limit; the kind is `filter` or `reason` | the claim's holder |
+//! | `("rate_guard", n)` | a claim of some bucket (JSON): claims of one bucket with a concurrency limit conflict here | with the claim |
 //! | `("roomy", type, kind, bucket)` | versionstamp (10 bytes): the bucket may have room for jobs of the type | a release, or a limited job |
+//! | `("roomy", type, "timed", at, bucket)` | the period of the bucket's rate, in µs (JSON): it has room for jobs of the type then ([`crate::rates`]) | a limited job, or a pass |
+//! | `("start_counts", bucket)` | how many jobs of the bucket have started (JSON): claims of one bucket conflict here | with the claim |
+//! | `("starts", bucket, n)` | when its n-th start was, and those before it after the last such row, in µs (JSON) | with the claim |
 //! | `("unmarked", kind, bucket)` | the last type that is marked (JSON): the bucket may have room for jobs of several types | a release |
 //! | `("counts", type, tenant)` | numbers of jobs by place ([`crate::counts`]): 64 bytes, 40 bits each, lowest first | each transaction that moves a job |
 //! | `("counts", type, tenant, …)` | the same for one commit, on an engine that cannot add to a row; the sum counts | with the job |

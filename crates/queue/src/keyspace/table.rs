@@ -7,7 +7,7 @@ use turnwise_store::Result;
 use turnwise_store::key::{children, pack};
 use turnwise_store::tuple::Element;
 
-use super::limits::{FILTER, bucket_kind};
+use super::limits::{TIMED, bucket_kind};
 use super::locks::mode_name;
 use super::webhooks::{MORE, PROGRESS};
 use super::{KeyRange, Keyspace};
@@ -167,8 +167,6 @@ keys! {
     range paused_of(job_type: &str) = ("paused", job_type);
     /// All jobs that buckets limit, by bucket.
     range limited() = ("limited",);
-    /// All jobs that filters limit.
-    range limited_by_filters() = ("limited", FILTER);
     /// All jobs that a bucket limits.
     range limited_in(bucket: &Bucket) = ("limited", bucket_kind(bucket), bucket.name());
     /// The limited jobs of one type in a bucket.
@@ -180,16 +178,28 @@ keys! {
     range limited_for(limit: &Limit, job_type: &str, tenant: &str) =
         ("limited", bucket_kind(&limit.bucket), limit.bucket.name(), job_type, limit.most, tenant);
     /// The row of a running job of a bucket.
-    key rate_holder(bucket: &Bucket, job_type: &str, id: &str) =
+    key bucket_holder(bucket: &Bucket, job_type: &str, id: &str) =
         ("rates", bucket_kind(bucket), bucket.name(), job_type, id);
     /// The running jobs of a bucket.
-    range rate_holders(bucket: &Bucket) = ("rates", bucket_kind(bucket), bucket.name());
+    range bucket_holders(bucket: &Bucket) = ("rates", bucket_kind(bucket), bucket.name());
     /// The row on which claims of a bucket conflict.
-    key rate_guard(guard: u64) = ("rate_guard", guard);
+    key bucket_guard(guard: u64) = ("rate_guard", guard);
     /// The mark of a bucket that may have room for its limited jobs of a type.
     key roomy_entry(job_type: &str, bucket: &Bucket) = ("roomy", job_type, bucket_kind(bucket), bucket.name());
-    /// All marks of a type.
+    /// The mark of a bucket of starts that has room at this time for its limited jobs of a type.
+    key roomy_at(job_type: &str, at_us: i64, name: &str) = ("roomy", job_type, TIMED, at_us, name);
+    /// All marks of that kind of a type, earliest first.
+    range roomy_in_time(job_type: &str) = ("roomy", job_type, TIMED);
+    /// All marks of a type; those with a time are the last ones.
     range roomy(job_type: &str) = ("roomy", job_type);
+    /// The number of starts of a bucket.
+    key start_count(name: &str) = ("start_counts", name);
+    /// The same of all buckets.
+    range start_counts() = ("start_counts",);
+    /// When the bucket's starts up to this number were, above the row before it.
+    key start_entry(name: &str, until: u64) = ("starts", name, until);
+    /// The last starts of a bucket, in their order.
+    range starts(name: &str) = ("starts", name);
     /// The row of a bucket that must be marked for all types of its limited jobs.
     key unmarked_entry(bucket: &Bucket) = ("unmarked", bucket_kind(bucket), bucket.name());
     /// All buckets that must still be marked.
@@ -429,6 +439,10 @@ parsers! {
     parse_output(_, _, _, _; n: i64);
     /// Job id of a key of [`Keyspace::jobs`].
     parse_job(_, _; id: String);
+    /// The number of a key of [`Keyspace::starts`].
+    parse_start(_, _; until: u64);
+    /// The bucket's name of a key of [`Keyspace::start_counts`].
+    parse_start_count(_; name: String);
     /// The tenant of a key of [`Keyspace::waiting`].
     parse_waiting(_, _; tenant: String);
     /// Tenant and charger of a key of [`Keyspace::usage`].

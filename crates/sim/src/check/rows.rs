@@ -147,14 +147,14 @@ impl TouchedRows {
             | Row::LockQueue(ref job, ..)
             | Row::After(ref job, ..)
             | Row::Deadline(ref job, _)
-            | Row::Rate(ref job, ..) => {
+            | Row::InBucket(ref job, ..) => {
                 let rows = self.touch(jobs, job);
                 match &row {
                     Row::Tag(_, tag, tenant) => drop(rows.tags.remove(&(tag.clone(), tenant.clone()))),
                     Row::Lock(_, spot, mode) => drop(rows.locks.remove(&(spot.clone(), *mode))),
                     Row::LockQueue(_, spot, at) => drop(rows.queued.remove(&(spot.clone(), *at))),
                     Row::After(_, on) => rows.after.retain(|(other, _)| other != on),
-                    Row::Rate(_, bucket) => drop(rows.buckets.remove(bucket)),
+                    Row::InBucket(_, bucket) => drop(rows.buckets.remove(bucket)),
                     Row::Deadline(_, at_us) => drop(rows.deadlines.remove(at_us)),
                     _ => {}
                 }

@@ -91,6 +91,7 @@ pub const V1: &[(&str, &str, Right)] = &[
     ("GET", "/v1/filters/{filter}", Operate),
     ("PUT", "/v1/filters/{filter}", Operate),
     ("DELETE", "/v1/filters/{filter}", Operate),
+    ("POST", "/v1/filters/{filter}/pause", Operate),
     ("GET", "/v1/workers", Operate),
     ("PUT", "/v1/workers/{type}/{worker}", Operate),
     ("GET", "/v1/nodes", Operate),

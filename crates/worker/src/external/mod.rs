@@ -20,11 +20,12 @@ use turnwise_queue::deadlines::{self, Due, Over};
 use turnwise_queue::tasks::{KnownTasks, check_known};
 use turnwise_queue::types::{self, DeclaredBy, digest};
 use turnwise_queue::workers::{Removal, RunSummary};
-use turnwise_queue::{Claim, Error, Job, Keyspace, Mode, Result, RunKey, StatedTerms, jobs, workers};
+use turnwise_queue::{Claim, Error, Job, Keyspace, Mode, Result, RunKey, StatedTerms, jobs, rates, workers};
 use turnwise_store::Store;
 
 use crate::accounts::{Account, Accounts};
 use crate::deadlines::RunObservations;
+use crate::filters::FilterCache;
 use crate::line::Lines;
 use crate::locks::LockWake;
 use crate::membership::{Leaving, new_id};
@@ -238,6 +239,33 @@ impl External {
             .await?;
         self.run_observations.reported(job_type, worker, number, now_us);
         Ok(answer)
+    }
+
+    /// Lets no job start for so long in the rates that a job obeys which this worker runs.
+    ///
+    /// # Errors
+    /// `Halt` if the worker has lost its claim.
+    pub async fn pause_rates(
+        &self,
+        job_type: &str,
+        worker: &str,
+        id: &str,
+        claim: u64,
+        for_us: u64,
+    ) -> Result<()> {
+        let (keys, claim, now_us) = (&self.keys, &claim_of(worker, claim), self.store.runtime().now_us());
+        let until_us = now_us.saturating_add_unsigned(for_us);
+        self.store
+            .transact(|tx| async move {
+                let job = claims::held(&tx, keys, job_type, id, claim).await?;
+                let filters = FilterCache::default().load(&tx, keys, job_type).await?;
+                let limits = FilterCache::limits(filters.as_ref(), &tx, keys, &job).await?;
+                for rate in limits.map(|(_, rates)| rates).unwrap_or_default() {
+                    rates::lengthen_pause(&tx, keys, &rate, until_us).await?;
+                }
+                Ok(())
+            })
+            .await
     }
 
     /// Takes a job back from its worker because its run exceeds a timeout, unless it has reported since.

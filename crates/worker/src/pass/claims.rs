@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::concurrency::Limit;
+use turnwise_policy::eligibility::filters::Limits;
 use turnwise_policy::schedule::{Decision, HoldReason, Verdict};
 use turnwise_queue::claims::{self, Claiming};
 use turnwise_queue::concurrency::{self, Tally};
@@ -30,11 +31,11 @@ pub(super) struct Claims<'a> {
     context: Context<'a>,
     /// The filters that decide which jobs may start.
     filters: Option<FilterSet>,
-    /// The number of running jobs in each bucket.
+    /// The number of running jobs and of starts in each bucket.
     tally: Tally,
     /// The terms of the jobs, once there is one to claim.
     terms: Option<TermsOfType<'a>>,
-    /// Whether filters or concurrency limits have removed jobs.
+    /// Whether filters or limits have removed jobs.
     pub filtered: bool,
     pub claimed: Vec<(Job, Box<RawValue>)>,
     /// How long each of them could have run before, in µs.
@@ -62,7 +63,7 @@ pub(super) struct FillResult {
 /// The result of trying to claim a job.
 enum Tried {
     Claimed,
-    /// It is no longer pending, or filters or concurrency limits keep it from starting.
+    /// It is no longer pending, or filters or limits keep it from starting.
     Refused,
     /// Its locks are not free.
     Blocked,
@@ -193,10 +194,10 @@ impl<'a> Claims<'a> {
                 return Ok(Tried::Refused);
             }
         }
-        let mut filter = None;
+        let mut limits = Limits::default();
         if let Some(filters) = &self.filters {
             match filters.admits(tx, keys, job_type, id, now_us).await? {
-                Admission::Admitted(limit) => filter = limit,
+                Admission::Admitted(admitted) => limits = admitted,
                 Admission::Filtered => {
                     self.filtered = true;
                     return Ok(Tried::Refused);
@@ -222,7 +223,7 @@ impl<'a> Claims<'a> {
             }
         };
         let terms = &*self.terms.insert(terms);
-        let (tally, filter) = (&mut self.tally, filter.as_ref());
+        let (tally, filter) = (&mut self.tally, Some(&limits));
         let change = turnwise_queue::Context::new(tx, keys, job_type, now_us, max_history);
         let claiming = claims::claim_within(change, levels, tally, filter, terms, id, &claim).await?;
         Ok(match claiming {
@@ -239,7 +240,7 @@ impl<'a> Claims<'a> {
             Claiming::Limited(full) => {
                 self.filtered = true;
                 let stamp = self.filters.as_ref().map(FilterSet::stamp);
-                concurrency::hold_back(tx, keys, job_type, id, &full.limit, stamp, now_us).await?;
+                concurrency::hold_back_until(tx, keys, job_type, id, &full, stamp, now_us).await?;
                 Tried::Refused
             }
             Claiming::Gone => Tried::Refused,

@@ -107,7 +107,7 @@ pub(crate) struct Pass {
     pub waits_us: Vec<i64>,
     /// Whether another pass may claim more jobs immediately.
     pub more: bool,
-    /// Whether filters or concurrency limits have removed jobs: there may be other jobs behind them.
+    /// Whether filters or limits have removed jobs: there may be other jobs behind them.
     pub filtered: bool,
     /// Whether there are pending jobs, but other passes of this process are about to claim all of them. They may fail
     /// to claim them.
@@ -121,7 +121,7 @@ pub(crate) struct Pass {
     pub first_skipped_tenant: Option<Arc<str>>,
     /// Tenants whose queues are empty now.
     pub drained: Vec<Arc<str>>,
-    /// When the next delayed job is due, in µs.
+    /// When the next delayed job is due, or a bucket of starts has room, in µs.
     pub next_due_us: Option<i64>,
     /// The wake key's value before the pass: work that arrives later changes it.
     pub wake_seen: Option<Bytes>,
@@ -203,11 +203,13 @@ pub(crate) async fn pass(
         tx,
         keys,
         job_type,
-        concurrency::ReleaseOptions { rotation, most, clears: failed == 0, tasks: claimant.tasks },
+        concurrency::ReleaseOptions { rotation, most, clears: failed == 0, tasks: claimant.tasks, now_us },
         mine,
         turns,
     )
     .await?;
+    // Delayed jobs, and buckets of starts.
+    let next_due_us = delayed.next_due_us.into_iter().chain(held_back.next_us).min();
     let mut released = delayed.released;
     released.extend(held_back.released);
     let skipped_before = delayed.left.or(held_back.left);
@@ -215,7 +217,7 @@ pub(crate) async fn pass(
         fair.made_pending(&released);
         return Ok(Pass {
             skipped: skipped_before.into_iter().collect(),
-            next_due_us: delayed.next_due_us,
+            next_due_us,
             wake_seen,
             ..Pass::default()
         });
@@ -231,7 +233,7 @@ pub(crate) async fn pass(
     };
     if mode.is_quiet() {
         fair.made_pending(&released);
-        return Ok(Pass { next_due_us: delayed.next_due_us, wake_seen, mode, ..Pass::default() });
+        return Ok(Pass { next_due_us, wake_seen, mode, ..Pass::default() });
     }
     let mut claims = Claims::new(context).await?;
     let locking = queue.jobs.iter().any(|(pending, _)| !pending.locks.is_none());
@@ -276,7 +278,7 @@ pub(crate) async fn pass(
         skipped: skipped.collect(),
         first_skipped_tenant,
         drained: drained(&queue, &claims.claimed, &released),
-        next_due_us: delayed.next_due_us.into_iter().chain(ages_out_us).min(),
+        next_due_us: next_due_us.into_iter().chain(ages_out_us).min(),
         wake_seen,
         lock_wake_seen,
         claimed: claims.claimed,
