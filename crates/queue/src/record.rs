@@ -236,7 +236,7 @@ impl<'a> Record<'a> {
             }
             Place::Blocked { until_us, unmet } => (self.order_us, self.unmet) = (*until_us, *unmet),
             Place::Paused { order_us, filter } => {
-                (self.order_us, self.paused) = (*order_us, Some(Cow::Borrowed(filter)));
+                (self.order_us, self.paused) = (*order_us, Some(Cow::Borrowed(filter.as_ref())));
             }
             Place::Limited { order_us, limit } => {
                 (self.order_us, self.limited) = (*order_us, Some(Cow::Borrowed(limit)));
