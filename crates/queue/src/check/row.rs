@@ -183,22 +183,8 @@ impl Row {
             ("tags", 5) => Row::Tag(pair(1, 4)?, text(2)?, text(3)?),
             ("parked", 5) => Row::Parked(pair(1, 4)?, parked()?),
             ("unwatched", 5) => Row::Unwatched(pair(1, 4)?, parked()?),
-            ("locks", 6) => {
-                let (spot, mode, job_type, id) = keys.parse_lock(key).ok()?;
-                Row::Lock((job_type, id), spot, mode)
-            }
-            ("lock_queue", 6) => {
-                let (spot, ticket, job_type, id) = keys.parse_lock_queue(key).ok()?;
-                Row::LockQueue((job_type, id), spot, ticket)
-            }
-            ("rates", 5) => {
-                let (bucket, job_type, id) = keys.parse_bucket_holder(key).ok()?;
-                Row::InBucket((job_type, id), bucket)
-            }
-            ("unmarked", 3) => Row::Unmarked(keys.parse_unmarked(key).ok()?),
-            ("roomy", 4 | 5) => {
-                let (job_type, bucket, _) = keys.parse_roomy(key).ok()?;
-                Row::Roomy(job_type, bucket)
+            ("locks" | "lock_queue", 6) | ("rates", 5) | ("unmarked", 3) | ("roomy", 4 | 5) => {
+                Row::of_limits(family, keys, key)?
             }
             ("start_counts", 2) => Row::StartCount(text(1)?),
             ("starts", 3) => Row::Start(text(1)?, u64::try_from(number(2)?).ok()?),
@@ -262,6 +248,30 @@ impl Row {
             ("bulk" | "users" | "tokens", 2) if text(1).is_some() => Row::Secret,
             ("bulk_used", 3) if text(2).is_some() => Row::Secret,
             ("webhooks", 2 | 3) if keys.parse_webhook(key).is_ok() => Row::Secret,
+            _ => return None,
+        })
+    }
+
+    /// The meaning of a key of locks or of buckets.
+    fn of_limits(family: &str, keys: &Keyspace, key: &[u8]) -> Option<Row> {
+        Some(match family {
+            "locks" => {
+                let (spot, mode, job_type, id) = keys.parse_lock(key).ok()?;
+                Row::Lock((job_type, id), spot, mode)
+            }
+            "lock_queue" => {
+                let (spot, ticket, job_type, id) = keys.parse_lock_queue(key).ok()?;
+                Row::LockQueue((job_type, id), spot, ticket)
+            }
+            "rates" => {
+                let (bucket, job_type, id) = keys.parse_bucket_holder(key).ok()?;
+                Row::InBucket((job_type, id), bucket)
+            }
+            "unmarked" => Row::Unmarked(keys.parse_unmarked(key).ok()?),
+            "roomy" => {
+                let (job_type, bucket, _) = keys.parse_roomy(key).ok()?;
+                Row::Roomy(job_type, bucket)
+            }
             _ => return None,
         })
     }
