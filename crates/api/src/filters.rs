@@ -159,6 +159,8 @@ pub fn rule(id: String, put: PutFilter) -> Result<Rule> {
     responses(
         (status = 200, body = PausedRate, description = "The rate is closed."),
         (status = 404, body = turnwise_protocol::Error, description = "`not_found`: there is no such filter."),
+        (status = 409, body = turnwise_protocol::Error,
+            description = "`conflict`: the filter has no rate, or it has one without a key, or `key` is missing."),
         BadBody, Common,
     ),
 )]
@@ -177,9 +179,15 @@ pub(super) async fn pause_rate(
         rates::pause(&tx, keys, rule, key, until_us, now_us).await?;
         Ok::<_, turnwise_queue::Error>(true)
     });
-    match found.await? {
-        true => Ok(Shown(PausedRate { until_us })),
-        false => Err(no_filter(id)),
+    match found.await {
+        Ok(true) => Ok(Shown(PausedRate { until_us })),
+        Ok(false) => Err(no_filter(id)),
+        Err(turnwise_queue::Error::Invalid { field, problem }) => Err(V1Error::conflict(
+            turnwise_protocol::codes::CONFLICT,
+            format!("{field}: {problem}"),
+            "GET /v1/filters shows the filter",
+        )),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -32,7 +32,8 @@ fn needed(method: &str, path: &str) -> &'static str {
         | "/acme/_replicator/_changes"
         | "/acme/_replicator/_bulk_get"
         | "/acme/_replicator/_revs_diff"
-        | "/acme/_replicator/_ensure_full_commit" => "read",
+        | "/acme/_replicator/_ensure_full_commit"
+        | "/v1/schedule_preview" => "read",
         _ if reads => "read",
         _ => "write",
     }
@@ -66,6 +67,7 @@ async fn routes(server: &TestServer) -> Vec<(String, String)> {
             .replace("{bulk}", "b")
             .replace("{webhook}", "w")
             .replace("{name}", "jan")
+            .replace("{schedule}", "s")
             .replace("{node}", "n");
         assert!(!path.contains('{'), "{path}");
         routes

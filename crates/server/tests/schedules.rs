@@ -90,7 +90,7 @@ async fn an_overlapping_fire_is_skipped_and_shown_and_failures_pause() {
     let schedule = server.poll("/v1/schedules/often", skips).await;
     assert_eq!(jobs(&server).await, 1, "{schedule}");
     let mut worker = ExternalWorker::register(&server, "t", 1).await;
-    worker.run("fail", json!({"reason": "no"})).await;
+    worker.run("fail", json!({"reason": "no", "retry": false})).await;
     let paused = server.poll("/v1/schedules/often", |schedule| schedule["state"] == "paused").await;
     assert_eq!((&paused["paused_by"], &paused["failures"]), (&json!("failures"), &json!(1)), "{paused}");
     let scrape = async || server.request("GET", "/metrics").send().await.unwrap().text().await.unwrap();
@@ -125,7 +125,7 @@ async fn what_is_wrong_with_a_schedule_is_said_where_it_is_stated() {
         (json!({"job": {"type": "t", "priority": 20}}), "job.priority"),
         (
             json!({"job": {"type": "replication", "options": {"target": "http://127.0.0.1:1/b"}}}),
-            "job.options.source",
+            "job.options",
         ),
         (
             json!({"job": {"type": "replication", "options": {"source": "http://127.0.0.1:1/a", "target": "http://127.0.0.1:1/b", "continuous": true}}}),

@@ -187,7 +187,7 @@ async fn a_rate_limits_the_starts_of_each_value_and_a_handler_can_close_it() {
     server.poll("/v1/jobs/mail/b3", |job| job["state"] == "limited").await;
     let pause = "/v1/filters/mails/pause";
     let refused = server.post(pause, &json!({ "for_ms": 0 })).await;
-    assert_eq!((refused.status, &refused.body["error"]), (400, &json!("bad_request")), "{}", refused.body);
+    assert_eq!((refused.status, &refused.body["error"]), (409, &json!("conflict")), "{}", refused.body);
     let paused = server.post(pause, &json!({ "for_ms": 0, "key": "beta" })).await;
     assert_eq!(paused.status, 200, "{}", paused.body);
     assert_eq!(worker.next_ids(100).await, ["b3"], "the pause has ended");

@@ -208,9 +208,9 @@ fn replication(
     let Ok(mut body) = serde_json::from_str::<Map<String, Value>>(options) else {
         return Err(bad("options: must be an object, as POST /_replicate takes it".to_owned()));
     };
-    redaction::restore(&mut body, None).map_err(|error| bad(format!("options.{error}")))?;
+    redaction::restore(&mut body, None).map_err(|error| bad(format!("options: {error}")))?;
     let replication = Replication::parse(&body, &app.config.get().replication);
-    let replication = replication.map_err(|error| bad(format!("options.{error}")))?;
+    let replication = replication.map_err(|error| bad(format!("options: {error}")))?;
     if replication.continuous {
         return Err(bad("options.continuous: a replication that is scheduled ends".to_owned()));
     }
