@@ -137,7 +137,8 @@ async fn fill_lasting(store: &Store) {
             from_us: None,
             until_us: None,
         };
-        let template = Template { job_type: "t".into(), spec: JobSpec::default(), priority: None };
+        let template =
+            Template { job_type: "t".into(), spec: JobSpec::default(), priority: None, states_locks: false };
         let hourly = NewSchedule::new("hourly", calendar, template, json("1".into()));
         schedules::put(&tx, keys, &hourly, 7).await?;
         Ok::<_, turnwise_queue::Error>(())

@@ -3,15 +3,15 @@
 //! `croner` reads the expression, and finds the local times that it matches; it is asked for no zone. A zone turns local
 //! times into instants, by two rules:
 //!
-//! - A *fixed time* (neither `*` nor a step in its second, minute and hour, as `30 2 * * *`) is a local time of a day. One
-//!   that a change of clocks skips fires at the first valid instant after it. One that comes twice fires at the first.
-//! - An *interval* (`*/5 * * * *`, `0 * * * *`) fires whenever the local clock shows a time that it matches. So it goes on in
+//! - A *fixed time* (its hour is a number, a list or a range, as in `30 2 * * *` and `*/30 2 * * *`) is a local time of a day.
+//!   One that a change of clocks skips fires at the first valid instant after it. One that comes twice fires at the first.
+//! - An *interval* (its hour is `*`, has a step, or names all hours, as in `*/5 * * * *` and `0 */2 * * *`) fires whenever the local clock shows a time that it matches. So it goes on in
 //!   real time: what is skipped does not fire, and what comes twice fires twice.
 //!
 //! Several fixed times in one gap are one fire, as all of them have the same first valid instant. A whole day that a zone
 //! skips (Samoa, 2011-12-30) is a gap like any other.
 
-use croner::{Cron, CronComponent};
+use croner::Cron;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::{AmbiguousOffset, TimeZone, TimeZoneDatabase};
@@ -40,9 +40,8 @@ impl Zoned {
         let cron: Cron = expression
             .parse()
             .map_err(|e: croner::errors::CronError| Problem::new("expression", e.to_string()))?;
-        let pattern = &cron.pattern;
-        let repeats = |field: &CronComponent| field.from_wildcard || field.step != 1;
-        let fixed = ![&pattern.seconds, &pattern.minutes, &pattern.hours].into_iter().any(repeats);
+        let hours = &cron.pattern.hours;
+        let fixed = !hours.from_wildcard && hours.step == 1 && hours.values().len() < 24;
         Ok(Self { cron, zone, fixed })
     }
 

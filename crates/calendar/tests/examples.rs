@@ -47,6 +47,28 @@ fn a_time_that_comes_twice_fires_at_the_first() {
 }
 
 #[test]
+fn a_fixed_hour_is_a_fixed_time_whatever_its_minutes_repeat() {
+    let calendar = cron("*/30 2 * * *", "Europe/Berlin");
+    let at = [
+        ("2026-03-28T02:30:00+01:00", None),
+        ("2026-03-29T03:00:00+02:00", Some(Moved::Skipped)),
+        ("2026-03-30T02:00:00+02:00", None),
+    ];
+    assert_eq!(fires(&calendar, "2026-03-28T01:00:00Z", 3), at.map(|(time, moved)| (time.to_owned(), moved)));
+    let at = [
+        ("2026-10-25T02:00:00+02:00", Some(Moved::Twice)),
+        ("2026-10-25T02:30:00+02:00", Some(Moved::Twice)),
+        ("2026-10-26T02:00:00+01:00", None),
+    ];
+    assert_eq!(fires(&calendar, "2026-10-24T12:00:00Z", 3), at.map(|(time, moved)| (time.to_owned(), moved)));
+    // All hours are no fixed time, however they are named.
+    for expression in ["0 * * * *", "0 0-23 * * *", "0 */1 * * *"] {
+        let autumn = ["2026-10-25T02:00:00+02:00", "2026-10-25T02:00:00+01:00"];
+        assert_eq!(fires(&cron(expression, "Europe/Berlin"), "2026-10-24T23:30:00Z", 2), plain(&autumn));
+    }
+}
+
+#[test]
 fn an_interval_runs_through_both_changes() {
     let hourly = cron("0 * * * *", "Europe/Berlin");
     let spring = ["2026-03-29T01:00:00+01:00", "2026-03-29T03:00:00+02:00", "2026-03-29T04:00:00+02:00"];

@@ -45,16 +45,28 @@ fn cron(expression: &str, zone: &str) -> Calendar {
 
 #[test]
 fn daily_at_half_past_two_fires_once_for_each_day() {
+    fires_once_for_each_day("30 2 * * *", &[150]);
+}
+
+#[test]
+fn each_half_hour_after_two_fires_once_for_each_day() {
+    fires_once_for_each_day("*/30 2 * * *", &[120, 150]);
+}
+
+/// Compares an expression with the local times of a day that it names, in minutes.
+fn fires_once_for_each_day(expression: &str, times: &[i64]) {
     let zones = zones();
     assert!(zones.len() > 200, "{}", zones.len());
     let (mut skipped, mut twice) = (0, 0);
     for (name, zone) in zones {
-        let calendar = cron("30 2 * * *", &name);
+        let calendar = cron(expression, &name);
+        let mut last = 0;
         let mut fires = calendar.fires((START + DAY) * 1_000_000).unwrap();
         let first = shown(&zone, START + DAY).div_euclid(DAY) - 1;
-        for day in first..END / DAY - 2 {
-            // The first instant at which the clock shows half past two of this day, or later.
-            let due = day * DAY + 5 * HOUR / 2;
+        let days = first..END / DAY - 2;
+        for (day, minute) in days.flat_map(|day| times.iter().map(move |minute| (day, minute))) {
+            // The first instant at which the clock shows this time of this day, or later.
+            let due = day * DAY + minute * 60;
             let guess = due - i64::from(zone.to_offset(Timestamp::from_second(due).unwrap()).seconds());
             let plain = shown(&zone, guess - 2 * DAY) + 4 * DAY == shown(&zone, guess + 2 * DAY);
             let at = if plain && shown(&zone, guess) == due {
@@ -62,9 +74,11 @@ fn daily_at_half_past_two_fires_once_for_each_day() {
             } else {
                 (guess - 2 * DAY..).step_by(60).find(|at| shown(&zone, *at) >= due).unwrap()
             };
-            if at <= START + DAY {
+            // Several in one gap are one fire.
+            if at <= START + DAY || at == last {
                 continue;
             }
+            last = at;
             let fire = fires.next().unwrap();
             assert_eq!(fire.at_us, at * 1_000_000, "{name}: {}", civil::date(1970, 1, 1) + day.days());
             // Shown again later, it comes twice; never shown, it is skipped.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use turnwise_client::protocol::{
-    Backfill, Missed, Moved, Overlap, PreviewSchedule, PreviewedFire, PutSchedule, Schedule, SchedulePreview,
-    ScheduleState, When,
+    Backfill, FireOutcome, Missed, Moved, Overlap, PreviewSchedule, PreviewedFire, PutSchedule, Schedule,
+    SchedulePreview, ScheduleState, When,
 };
 use turnwise_client::{AddJob, Client, NewJob};
 use turnwise_policy::timestamp::{parse_timestamp, timestamp};
@@ -118,7 +118,7 @@ pub(crate) struct AddArgs {
     /// Each job starts up to this time later, by chance
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     jitter: Option<Duration>,
-    /// What happens to fires that no server made in time: the last one is made late, none is, or all are
+    /// What happens to fires that no server made in time: the last one is made late, none is, or all are (not with --overlap skip)
     #[arg(long, value_name = "WHAT", default_value = "one", value_parser = words::<Missed>(Missed::WORDS))]
     missed: Missed,
     /// With --missed all: how many of them are made at most, up to 100
@@ -128,7 +128,7 @@ pub(crate) struct AddArgs {
     #[arg(long, value_name = "WHAT", default_value = "skip")]
     #[arg(value_parser = words::<Overlap>(["skip", "allow", "queue", "cancel-running"]))]
     overlap: Overlap,
-    /// Pause the schedule after this number of its jobs in a row has failed
+    /// Pause the schedule after this number of its jobs in a row has failed, at its next fire
     #[arg(long, value_name = "N")]
     pause_after: Option<u32>,
     /// Add it paused
@@ -237,7 +237,11 @@ pub(crate) async fn run(command: Command) -> Result<(), Failure> {
             Ok(())
         }
         Command::Fire(IdArgs { id, server }) => {
-            say!("{}", server.client()?.fire_schedule(&id).await?.job);
+            let fired = server.client()?.fire_schedule(&id).await?;
+            match fired.outcome {
+                FireOutcome::Found => say!("no job was added: {} has its unique key", fired.job),
+                _ => say!("{}", fired.job),
+            }
             Ok(())
         }
         Command::Backfill(args) => backfill(&args).await,

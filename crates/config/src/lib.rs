@@ -351,7 +351,7 @@ pub struct Limits {
     pub waiting_jobs: usize,
     /// `workers`: how many workers of each type an identity may register; 0 is no limit.
     pub workers: usize,
-    /// `schedules`: how many schedules a tenant may have.
+    /// `schedules`: how many schedules a tenant may have; 0 is none.
     pub schedules: usize,
 }
 

@@ -7,7 +7,7 @@ use turnwise_api::schedules as v1;
 use turnwise_protocol::schedules::check_schedule_name;
 use turnwise_protocol::{
     AddJob, FireOutcome, Missed, Moved, NewJob, Overlap, PausedBy, PreviewedFire, PutSchedule, Schedule,
-    ScheduleFire, SchedulePreview, ScheduleState, When,
+    ScheduleFire, SchedulePreview, ScheduleState, UniqueWithin, When,
 };
 use turnwise_web::access::rights::Right;
 
@@ -47,7 +47,7 @@ const OVERLAPS: [(Overlap, &str); 4] = [
 const MISSED: [(Missed, &str); 3] = [
     (Missed::One, "Make the last one late"),
     (Missed::Skip, "Make none of them"),
-    (Missed::All, "Make all of them, at most 100"),
+    (Missed::All, "Make all of them, at most 100 (not with “Skip the fire”)"),
 ];
 
 /// The page of a schedule.
@@ -154,9 +154,13 @@ fn outcome(schedule: &Schedule, fire: &ScheduleFire) -> Markup {
         FireOutcome::Missed => "missed",
         FireOutcome::Exists => "existed already",
         FireOutcome::Refused => "refused",
+        FireOutcome::Found => "another job has its unique key",
     };
+    // That job may be of another type.
+    let is_linked = fire.outcome != FireOutcome::Found
+        || schedule.job.unique.as_ref().is_some_and(|unique| unique.within != UniqueWithin::Tenant);
     html! {
-        @match &fire.job {
+        @match fire.job.as_ref().filter(|_| is_linked) {
             Some(job) => a href=(job_link(&schedule.job.job_type, job)) { (said) },
             None => (said),
         }

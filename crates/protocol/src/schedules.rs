@@ -62,7 +62,7 @@ words! {
         One = "one",
         /// None is made.
         Skip = "skip",
-        /// The last `most_missed` of them are made.
+        /// The last `most_missed` of them are made. Not possible with `overlap: skip`. With `overlap: queue`, they wait for each other.
         All = "all",
     }
 }
@@ -99,7 +99,8 @@ pub struct PutSchedule {
     /// those that it has.
     #[serde(deserialize_with = "crate::object::object")]
     pub job: NewJob,
-    /// Each job starts up to this time later, by chance, in ms: at most a day.
+    /// Each job starts up to this time later, by chance, in ms: at most a day. It may be longer than the time between two fires: jobs may then start in another
+    /// order than that of their fires, and one that has not started counts for `overlap`.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 86_400_000_u64)]
     pub jitter_ms: Option<u64>,
@@ -115,7 +116,8 @@ pub struct PutSchedule {
     #[serde(default)]
     #[schema(default = "skip")]
     pub overlap: Overlap,
-    /// The schedule pauses after this number of its jobs in a row has failed: 1 to 1,000. By default it does not.
+    /// The schedule pauses after this number of its jobs in a row has failed: 1 to 1,000. It does so at its next fire, which adds no job. By default it does
+    /// not.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1000)]
     pub pause_after: Option<u32>,
@@ -165,6 +167,8 @@ words! {
         Exists = "exists",
         /// No job was added, because the queue refused it.
         Refused = "refused",
+        /// Another job has the unique key of the job: what its `on_conflict` states happened, except that `reject` adds no job and is no error.
+        Found = "found",
     }
 }
 
@@ -190,7 +194,7 @@ answers! {
         pub outcome: FireOutcome,
         /// Why the queue refused its job.
         pub reason: Option<String>,
-        /// The id of its job.
+        /// The id of its job. With `found`, of the job that has the unique key.
         pub job: Option<String>,
     }
 
@@ -298,9 +302,11 @@ pub struct PreviewSchedule {
 /// The result of a fire by a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FiredSchedule {
-    /// The id of the job that was added.
+    /// The id of the job that was added. With `found`, of the job that has the unique key.
     #[schema(value_type = JobId)]
     pub job: String,
+    /// `added`, or `found` if another job has the unique key, or `exists`.
+    pub outcome: FireOutcome,
 }
 
 /// Which fires of the past to make.
@@ -326,7 +332,7 @@ pub struct Backfill {
 pub struct Backfilled {
     /// The fires, in order.
     pub fires: Vec<PreviewedFire>,
-    /// How many jobs were added: none in a dry run, and none for fires whose jobs exist.
+    /// How many jobs were added: none in a dry run, and none for fires whose jobs exist, or whose unique key another job has.
     pub added: u64,
 }
 

@@ -9,6 +9,7 @@ use turnwise_queue::schedules::{
     self, Changed, Due, FireRecord, Fired, Missed, NewSchedule, Outcome, Overlap, PausedBy, Put, Schedule,
     Template,
 };
+use turnwise_queue::unique::{By, Mode, OnConflict, Unique, Within};
 use turnwise_queue::{Claim, Context, Error, Job, JobSpec, Keyspace, NewJob, Place, State, jobs, lifetimes};
 use turnwise_store::{Error as StoreError, Limits, Transaction};
 
@@ -24,8 +25,13 @@ fn every_minutes(minutes: i64) -> Calendar {
 }
 
 fn new(name: &str, minutes: i64) -> NewSchedule {
-    let template = Template { job_type: T.to_owned(), spec: JobSpec::default(), priority: None };
+    let template =
+        Template { job_type: T.to_owned(), spec: JobSpec::default(), priority: None, states_locks: false };
     NewSchedule::new(name, every_minutes(minutes), template, json(r#"{"a":1}"#))
+}
+
+fn unique(by: By, on_conflict: OnConflict) -> Option<Unique> {
+    Some(Unique { mode: Mode::UntilEnd, by, within: Within::Type, on_conflict })
 }
 
 /// The id of the job of a minute.
@@ -87,7 +93,8 @@ impl World {
 }
 
 fn told(fire: &FireRecord) -> String {
-    assert_eq!(fire.job.is_some(), matches!(fire.outcome, Outcome::Added | Outcome::Exists));
+    let names_a_job = matches!(fire.outcome, Outcome::Added | Outcome::Exists | Outcome::Found);
+    assert_eq!(fire.job.is_some(), names_a_job);
     format!("{}: {}", fire.at_us / MINUTE, fire.outcome.name())
 }
 
@@ -311,6 +318,13 @@ async fn an_edit_or_a_resumption_fills_nothing_that_lies_before_it() {
     let resumes = NewSchedule { paused: Some(false), ..new("s", 7) };
     assert_eq!(world.put(&resumes, 100 * MINUTE).await, Put::Same);
     assert_eq!(change(false, PausedBy::Operator, 100).await, Changed::Now);
+    // An operator who states it as a whole pauses what a client has paused.
+    assert_eq!(change(true, PausedBy::Client, 100).await, Changed::Now);
+    let pauses = NewSchedule { paused: Some(true), pauses_as: PausedBy::Operator, ..new("s", 7) };
+    assert_eq!(world.put(&pauses, 100 * MINUTE).await, Put::Changed);
+    assert_eq!(world.put(&pauses, 100 * MINUTE).await, Put::Same);
+    assert_eq!(change(false, PausedBy::Client, 100).await, Changed::ByOperator);
+    assert_eq!(change(false, PausedBy::Operator, 100).await, Changed::Now);
     assert_eq!(
         (world.fire(104 * MINUTE).await, world.fire(105 * MINUTE).await),
         (vec![], vec!["105: added".into()])
@@ -391,6 +405,14 @@ async fn a_job_that_cannot_be_added_is_refused_and_the_next_one_tried() {
     };
     assert!(problem.starts_with("locks: names 300 locks"), "{problem}");
     assert_eq!((world.jobs().await.len(), world.schedule("s").await.next), (0, Some(20 * MINUTE)));
+    world.run(async |tx, keys| schedules::remove(tx, keys, "s").await).await;
+    // A key that cannot be made of the options shows only when a job is added.
+    let mut huge = NewSchedule { options: json("1e400"), ..new("huge", 10) };
+    huge.template.spec.unique = unique(By::Options, OnConflict::Keep);
+    world.put(&huge, 11 * MINUTE).await;
+    world.put(&new("other", 10), 11 * MINUTE).await;
+    assert_eq!(world.fire(20 * MINUTE).await, ["20: refused", "20: added"]);
+    assert_eq!(world.schedule("huge").await.next, Some(30 * MINUTE));
 }
 
 #[tokio::test]
@@ -417,7 +439,7 @@ async fn the_past_is_filled_only_on_request() {
     );
     let now =
         async |tx: &Transaction, keys: &Keyspace| schedules::fire_now(tx, keys, "s", 101 * MINUTE + 5).await;
-    assert_eq!(world.run(now).await, "s@1970-01-01T01:41:00.000005Z");
+    assert_eq!(world.run(now).await.job.unwrap(), "s@1970-01-01T01:41:00.000005Z");
     assert_eq!(world.fire(110 * MINUTE).await, ["110: skipped"], "that one has not ended");
     // A result of the past does not hide a later one.
     for minute in [100, 30] {
@@ -444,7 +466,15 @@ async fn schedules_have_bounds_and_one_tenant() {
     assert_eq!(field(&NewSchedule { note: Some("x".repeat(501)), ..new("s", 1) }).await, "note");
     assert_eq!(field(&NewSchedule { jitter_us: -1, ..new("s", 1) }).await, "jitter");
     assert_eq!(field(&NewSchedule { missed: Missed::All { most: 101 }, ..new("s", 1) }).await, "missed");
+    // The first of them would be the only one.
+    let all = NewSchedule { missed: Missed::All { most: 2 }, overlap: Overlap::Queue, ..new("s", 1) };
+    all.check().unwrap();
+    assert_eq!(field(&NewSchedule { overlap: Overlap::Skip, ..all }).await, "missed");
     assert_eq!(field(&NewSchedule { pause_after: Some(0), ..new("s", 1) }).await, "pause_after");
+    // What is found does not wait.
+    let mut replaces = NewSchedule { overlap: Overlap::CancelRunning, ..new("s", 1) };
+    replaces.template.spec.unique = unique(By::Options, OnConflict::Replace);
+    assert_eq!(field(&replaces).await, "overlap");
     let mut tagged = new("s", 1);
     tagged.template.spec.tags = (0..17).map(|n| n.to_string()).collect();
     assert_eq!(field(&tagged).await, "tags");
@@ -463,6 +493,8 @@ async fn schedules_have_bounds_and_one_tenant() {
     };
     assert_eq!(listed(None, None, 2).await, ["s0", "s1"]);
     assert_eq!(listed(Some("s0"), Some("other"), 9).await, ["s2"]);
+    assert_eq!(listed(None, Some("default"), 1).await, ["s0"]);
+    assert_eq!(listed(Some("s0"), Some("default"), 9).await, ["s1"]);
     // A calendar that is over can be stated again, and ends.
     let once = Calendar { when: When::Dates(vec![2 * MINUTE]), from_us: None, until_us: None };
     let once = NewSchedule { calendar: once, ..new("once", 1) };
@@ -515,7 +547,126 @@ async fn a_schedule_survives_a_restart() {
     assert_eq!((schedule.calendar, schedule.next), (stated.calendar.clone(), Some(90 * MINUTE)));
     assert_eq!(schedule.template.spec.tags, stated.template.spec.tags);
     assert_eq!(schedule.template.spec.lifetime, stated.template.spec.lifetime);
-    assert_eq!(schedules::of_other_zone_data(&tx, &keys).await.unwrap(), [""; 0]);
     assert_eq!(schedules::put(&tx, &keys, &stated, 2 * MINUTE).await.unwrap(), Put::Same);
-    assert_eq!(schedules::recompute(&tx, &keys, "s", 2 * MINUTE).await.unwrap(), None);
+    let done = schedules::recompute(&tx, &keys, None, 2 * MINUTE).await.unwrap();
+    assert!(done.moved.is_empty() && done.unreadable.is_empty() && done.rest.is_none());
+}
+
+#[tokio::test]
+async fn other_zone_data_move_instants_and_lose_none() {
+    let world = World::new().await;
+    let mut daily = new("s", 10);
+    daily.calendar.when = When::Cron { expression: "30 2 * * *".to_owned(), zone: "UTC".to_owned() };
+    world.put(&daily, MINUTE).await;
+    world.put(&new("plain", 10), MINUTE).await;
+    // As a server wrote it that knew of a later time, and a row that cannot be read.
+    let set = async |name: &str, value: bytes::Bytes| {
+        let write = async |tx: &Transaction, keys: &Keyspace| Ok(tx.set(keys.schedule(name), value.clone())?);
+        world.unchecked(write).await.unwrap();
+    };
+    let row = world.tx().await.get(&world.keys.schedule("s")).await.unwrap().unwrap();
+    let mut row: serde_json::Value = serde_json::from_slice(&row).unwrap();
+    (row["next"], row["zone_data"]) = ((400 * MINUTE).into(), "older".into());
+    set("s", row.to_string().into()).await;
+    world
+        .unchecked(async |tx, keys| {
+            tx.clear(keys.schedule_due_entry(150 * MINUTE, "s"))?;
+            Ok(tx.set(keys.schedule_due_entry(400 * MINUTE, "s"), bytes::Bytes::new())?)
+        })
+        .await
+        .unwrap();
+    set("broken", b"{"[..].into()).await;
+    let done = world
+        .unchecked(async |tx, keys| schedules::recompute(tx, keys, None, 200 * MINUTE).await)
+        .await
+        .unwrap();
+    assert_eq!(done.moved, [("s".to_owned(), 400 * MINUTE, Some(150 * MINUTE))], "it is late, and not lost");
+    assert_eq!((done.unreadable, done.rest), (vec!["broken".to_owned()], None));
+    world.unchecked(async |tx, keys| Ok(tx.clear(keys.schedule("broken"))?)).await.unwrap();
+    let fires = world.fired(200 * MINUTE).await;
+    assert!(fires.iter().any(|(name, fire)| name == "s" && told(fire) == "150: added"), "{fires:?}");
+}
+
+#[tokio::test]
+async fn a_fire_whose_unique_key_another_job_has_finds_that_job() {
+    let world = World::new().await;
+    let mut only = NewSchedule { overlap: Overlap::Allow, ..new("s", 10) };
+    only.template.spec.unique = unique(By::Key("k".to_owned()), OnConflict::Keep);
+    world.put(&only, MINUTE).await;
+    assert_eq!(world.fire(10 * MINUTE).await, ["10: added"]);
+    let found = world.fired(20 * MINUTE).await;
+    assert_eq!((told(&found[0].1), &found[0].1.job), ("20: found".to_owned(), &Some(id("s", 10))));
+    let now = async |tx: &Transaction, keys: &Keyspace| schedules::fire_now(tx, keys, "s", 21 * MINUTE).await;
+    let by_hand = world.run(now).await;
+    assert_eq!((told(&by_hand), by_hand.job), ("21: found".to_owned(), Some(id("s", 10))));
+    let fill = async |tx: &Transaction, keys: &Keyspace| {
+        schedules::backfill(tx, keys, "s", (12 * MINUTE, 20 * MINUTE), 9, 21 * MINUTE).await
+    };
+    let filled = world.run(fill).await;
+    assert_eq!((filled.added.len(), filled.existed, world.jobs().await.len()), (0, 1, 1));
+    // What the job states happens to the other one.
+    only.template.spec.unique = unique(By::Key("k".to_owned()), OnConflict::Replace);
+    only.options = json(r#"{"a":2}"#);
+    world.put(&only, 22 * MINUTE).await;
+    assert_eq!(world.fire(30 * MINUTE).await, ["30: found"]);
+    let options =
+        jobs::options(&world.tx().await, &world.keys, &world.get(&id("s", 10)).await).await.unwrap();
+    assert_eq!(options.get(), r#"{"a":2}"#);
+    world.run_job(&id("s", 10), Ending::completed(json("1")), 31 * MINUTE).await;
+    assert_eq!(world.fire(40 * MINUTE).await, ["40: added"]);
+}
+
+#[tokio::test]
+async fn missed_instants_that_are_all_made_up_for_wait_for_each_other() {
+    let world = World::new().await;
+    let all = Missed::All { most: 4 };
+    world.put(&NewSchedule { missed: all, overlap: Overlap::Queue, ..new("s", 10) }, MINUTE).await;
+    let fires = world.fire(108 * MINUTE).await;
+    assert_eq!(fires, ["60: missed", "70: added", "80: added", "90: added", "100: added"]);
+    // On time, one that waits is enough.
+    assert_eq!(world.fire(110 * MINUTE).await, ["110: skipped"]);
+    for minute in [70, 80, 90, 100] {
+        let waits: Vec<_> = world.front("default").await;
+        assert_eq!(waits, [id("s", minute)]);
+        world.run_job(&id("s", minute), Ending::Failed("no".into()), 111 * MINUTE).await;
+    }
+}
+
+#[tokio::test]
+async fn a_fire_by_hand_does_not_hide_a_job_that_still_runs() {
+    let world = World::new().await;
+    world.put(&new("s", 10), MINUTE).await;
+    world.fire(10 * MINUTE).await;
+    let claim = world.claim(&id("s", 10), 11 * MINUTE).await;
+    let now = async |tx: &Transaction, keys: &Keyspace| schedules::fire_now(tx, keys, "s", 12 * MINUTE).await;
+    let by_hand = world.run(now).await.job.unwrap();
+    world.run_job(&by_hand, Ending::completed(json("1")), 13 * MINUTE).await;
+    assert_eq!(world.fire(20 * MINUTE).await, ["20: skipped"]);
+    world.end(&id("s", 10), &claim, Ending::completed(json("1")), 21 * MINUTE).await;
+    assert_eq!(world.fire(30 * MINUTE).await, ["30: added"]);
+}
+
+#[tokio::test]
+async fn all_dates_of_a_minute_fire() {
+    let world = World::new().await;
+    let dates = (0..300).map(|n| 10 * MINUTE + n * 1_000).collect();
+    let calendar = Calendar { when: When::Dates(dates), from_us: None, until_us: None };
+    world.put(&NewSchedule { calendar, overlap: Overlap::Allow, ..new("s", 1) }, MINUTE).await;
+    assert_eq!(world.fired(10 * MINUTE + 300_000).await.len(), 300);
+    assert_eq!(world.jobs().await.len(), 300);
+}
+
+#[tokio::test]
+async fn what_is_due_is_read_in_pages() {
+    let world = World::new().await;
+    for n in 0..3 {
+        world.put(&new(&format!("s{n}"), 10), MINUTE).await;
+    }
+    let tx = world.tx().await;
+    let (first, row) = schedules::due_behind(&tx, &world.keys, None, 10 * MINUTE, 2).await.unwrap();
+    let (rest, end) = schedules::due_behind(&tx, &world.keys, row, 10 * MINUTE, 2).await.unwrap();
+    let names: Vec<_> = first.into_iter().chain(rest).map(|due| due.name).collect();
+    assert_eq!((names, end), (["s0", "s1", "s2"].map(str::to_owned).to_vec(), None));
+    assert_eq!(schedules::next_due(&tx, &world.keys, None).await.unwrap(), Some(10 * MINUTE));
+    assert_eq!(schedules::next_due(&tx, &world.keys, Some(10 * MINUTE)).await.unwrap(), None);
 }

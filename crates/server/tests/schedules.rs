@@ -117,6 +117,7 @@ async fn what_is_wrong_with_a_schedule_is_said_where_it_is_stated() {
         (json!({"jitter_ms": 86_400_001}), "jitter_ms"),
         (json!({"most_missed": 3}), "most_missed"),
         (json!({"missed": "all", "most_missed": 101}), "most_missed"),
+        (json!({"missed": "all"}), "missed"),
         (json!({"pause_after": 0}), "pause_after"),
         (json!({"note": "x".repeat(501)}), "note"),
         (json!({"job": {"type": "t", "id": "a"}}), "job.id"),
@@ -179,6 +180,25 @@ async fn previews_mark_the_fires_that_a_change_of_clocks_moves() {
     let stored =
         server.get(&format!("/v1/schedules/nightly/preview?count=1&after_us={BEFORE_SPRING_US}")).await.body;
     assert_eq!(stored["fires"][0]["moved"], "skipped", "{stored}");
+}
+
+#[tokio::test]
+async fn what_a_schedule_shows_can_be_written_again_and_a_taken_unique_key_is_told() {
+    let server = TestServer::start().await;
+    let unique = json!({"mode": "until_end", "key": "k"});
+    let locks = json!({"big_lock": true});
+    let stated = daily(json!({"job": {"type": "t", "unique": unique, "locks": locks}}));
+    let shown = put(&server, "a", &stated).await;
+    assert_eq!(shown["job"]["locks"], locks, "{shown}");
+    assert_eq!(shown["job"]["unique"]["key"], "k", "{shown}");
+    let again = json!({"when": shown["when"], "job": shown["job"]});
+    assert_eq!(put(&server, "a", &again).await, shown, "nothing is lost, and nothing has changed");
+    let first = server.post_empty("/v1/schedules/a/fire").await.body;
+    assert_eq!(first["outcome"], "added", "{first}");
+    let second = server.post_empty("/v1/schedules/a/fire").await.body;
+    assert_eq!((&second["outcome"], &second["job"]), (&json!("found"), &first["job"]), "{second}");
+    let schedule = server.get("/v1/schedules/a").await.body;
+    assert_eq!((&schedule["fires"][0]["outcome"], jobs(&server).await), (&json!("found"), 1), "{schedule}");
 }
 
 #[tokio::test]
@@ -246,7 +266,12 @@ async fn a_schedule_belongs_to_its_tenant_and_an_operators_pause_to_operators() 
     assert_eq!(other.put("/v1/schedules/b", &foreign).await.error(), (403, "forbidden"));
 
     assert_eq!(admin.post("/v1/schedules/a/pause", &json!({})).await.body["paused_by"], "operator");
-    assert_eq!(acme.post("/v1/schedules/a/resume", &json!({})).await.error(), (403, "forbidden"));
+    let past = json!({"from_us": 0, "to_us": 1});
+    for (action, body) in [("resume", json!({})), ("fire", json!({})), ("backfill", past)] {
+        let refused = acme.post(&format!("/v1/schedules/a/{action}"), &body).await;
+        assert_eq!(refused.error(), (403, "forbidden"), "{action}");
+    }
+    assert_eq!(acme.send("DELETE", "/v1/schedules/a", None).await.error(), (403, "forbidden"));
     assert_eq!(
         acme.put("/v1/schedules/a", &daily(json!({"paused": false}))).await.error(),
         (403, "forbidden")

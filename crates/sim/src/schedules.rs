@@ -38,12 +38,16 @@ pub fn some(rng: &SeededRng, plan: &Plan) -> Vec<NewSchedule> {
         };
         let most = u32::try_from(rng.between(1, MOST_MISSED)).expect("a small number");
         let spec = JobSpec { tenant: plan.tenant(rng), ..JobSpec::default() };
-        let template = Template { job_type: rng.choose(&plan.types).clone(), spec, priority: None };
+        let template =
+            Template { job_type: rng.choose(&plan.types).clone(), spec, priority: None, states_locks: false };
         let calendar = Calendar { when, from_us: None, until_us: None };
         let options = Script::long(rng.below(RUN_MS)).options(rng);
+        let missed = *rng.choose(&[Missed::One, Missed::One, Missed::Skip, Missed::All { most }]);
+        let overlap = *rng.choose(&[Overlap::Skip, Overlap::Allow]);
         NewSchedule {
-            missed: *rng.choose(&[Missed::One, Missed::One, Missed::Skip, Missed::All { most }]),
-            overlap: *rng.choose(&[Overlap::Skip, Overlap::Allow]),
+            missed,
+            // `skip` is not possible with `all`.
+            overlap: if missed == (Missed::All { most }) { Overlap::Allow } else { overlap },
             jitter_us: if rng.chance(300) { every_us / 2 } else { 0 },
             ..NewSchedule::new(&format!("schedule-{n}"), calendar, template, options)
         }
@@ -140,7 +144,7 @@ impl Schedules {
                     dropped_us = dropped_us.max(fire.at_us);
                 }
                 Outcome::Skipped => {}
-                Outcome::Exists | Outcome::Refused(_) => return Err((FIRES, story())),
+                Outcome::Exists | Outcome::Refused(_) | Outcome::Found => return Err((FIRES, story())),
             }
         }
         let mut at_us = Some(next_us);

@@ -4,12 +4,20 @@
 //! transaction, and several transactions at the same time. No server leads: two that fire the same schedules conflict, and the one that fails looks
 //! again, from another place of the index on. With nothing due, a server does nothing.
 //!
-//! *Zone data.* A next instant was computed with the zone data of the server that wrote it. A server that starts with other data computes it again.
+//! *Schedules that cannot fire.* One that fails alone, or whose zone is unknown here, stays due: another server may be able to fire it. This one logs it, leaves it
+//! out for a while, and reads on behind it, so that it keeps no others.
+//!
+//! *Zone data.* A next instant was computed with the zone data of the server that wrote it. A server that starts with other data computes it again, in parts
+//! and beside its fires.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
+use bytes::Bytes;
+
+use futures::future::{BoxFuture, join};
 use futures::stream::{self, StreamExt};
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::schedules::{self, Due, Fired, Outcome};
 use turnwise_queue::{Error, Keyspace, Result};
@@ -26,6 +34,8 @@ const PAGE: usize = 1_000;
 const BATCH: usize = 100;
 /// The maximum number of transactions at the same time.
 const AT_ONCE: usize = 4;
+/// How long a schedule that cannot fire is left out, in µs.
+const STUCK_US: i64 = 10_000_000;
 
 /// Fires schedules when they are due.
 #[derive(Clone)]
@@ -46,51 +56,79 @@ struct Round {
     /// Whether another server fires them, too.
     contended: bool,
     failed: Option<Error>,
+    /// The schedules that cannot fire here, and why.
+    stuck: Vec<(Due, String)>,
 }
+
+/// The due schedules that cannot fire here, and until when they are left out, in µs.
+type Stuck = BTreeMap<Due, i64>;
 
 impl Schedules {
     /// Fires schedules until it is stopped.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
         until_stopped(stop, async move {
-            while let Err(error) = self.recompute().await {
-                tracing::error!(%error, "cannot compute when schedules fire with this server's zone data: tries again");
-                self.store.runtime().sleep(ERROR_PAUSE).await;
-            }
-            keep_up(&self.store, "cannot fire the schedules that are due", || self.pass()).await;
+            // Only passes use it, one after the other.
+            let stuck = &Mutex::<Stuck>::default();
+            let fires = keep_up(&self.store, "cannot fire the schedules that are due", || self.pass(stuck));
+            join(self.recompute(), fires).await;
         })
     }
 
     /// Computes the next instants again that were computed with other zone data.
-    async fn recompute(&self) -> Result<()> {
-        let keys = &self.keys;
-        let read = |tx| async move { schedules::of_other_zone_data(&tx, keys).await };
-        for name in &self.store.transact(read).await? {
-            let now_us = self.store.runtime().now_us();
-            let write = |tx| async move { schedules::recompute(&tx, keys, name, now_us).await };
-            if let Some((before_us, now_us)) = self.store.transact(write).await? {
-                tracing::info!(
-                    schedule = name,
-                    before_us,
-                    now_us,
-                    "fires at another time: the zone data has changed"
-                );
+    async fn recompute(&self) {
+        let (keys, runtime) = (&self.keys, self.store.runtime());
+        let mut row = None;
+        loop {
+            let (behind, now_us) = (&row, runtime.now_us());
+            let part = |tx| async move { schedules::recompute(&tx, keys, behind.clone(), now_us).await };
+            match self.store.transact(part).await {
+                Ok(done) => {
+                    for (schedule, before_us, now_us) in done.moved {
+                        tracing::info!(
+                            schedule,
+                            before_us,
+                            now_us,
+                            "fires at another time: the zone data has changed"
+                        );
+                    }
+                    for schedule in done.unreadable {
+                        tracing::error!(schedule, "cannot read the row of a schedule");
+                    }
+                    if done.rest.is_none() {
+                        return;
+                    }
+                    row = done.rest;
+                }
+                Err(error) => {
+                    tracing::error!(%error, "cannot compute when schedules fire with this server's zone data: tries again");
+                    runtime.sleep(ERROR_PAUSE).await;
+                }
             }
         }
-        Ok(())
     }
 
     /// Fires all that is due. Returns a watch that ends when more may be due.
-    async fn pass(&self) -> Result<Watch> {
+    async fn pass(&self, stuck: &Mutex<Stuck>) -> Result<Watch> {
+        let mut stuck = stuck.lock().await;
         let (keys, runtime) = (&self.keys, self.store.runtime());
         let stamp = &keys.schedules_versionstamp();
         let mut contended = false;
+        // Nothing but stuck schedules is due until a time, unless the version has changed since.
+        let mut only_stuck = None;
         loop {
+            let after_us = only_stuck.as_ref().map(|(until_us, _)| *until_us);
             // The version is read first: a change after this read changes it.
             let look = |tx: turnwise_store::Transaction| async move {
                 let seen = tx.get_with(stamp, Isolation::Snapshot).await?;
-                Ok::<_, Error>((seen, schedules::next_due(&tx, keys).await?))
+                Ok::<_, Error>((seen, schedules::next_due(&tx, keys, after_us).await?))
             };
-            let (seen, next_us) = self.store.transact(look).await?;
+            let (seen, mut next_us) = self.store.transact(look).await?;
+            if let Some((_, before)) = only_stuck.take() {
+                if before != seen {
+                    continue;
+                }
+                next_us = next_us.into_iter().chain(stuck.values().copied()).min();
+            }
             let now_us = runtime.now_us();
             if next_us.is_none_or(|next_us| next_us > now_us) {
                 let changed = self.store.watch(stamp.clone(), seen).await?;
@@ -109,33 +147,70 @@ impl Schedules {
                     }
                 }));
             }
-            let round = self.round(now_us, contended).await?;
+            let round = self.round(now_us, contended, &mut stuck).await?;
             contended = round.contended;
             match round.failed {
                 Some(error) if !round.moved => return Err(error),
-                // Their zones are unknown here. Another server may know them.
-                None if !round.moved && !contended => runtime.sleep(ERROR_PAUSE).await,
+                None if !round.moved && !contended && !stuck.is_empty() => only_stuck = Some((now_us, seen)),
                 _ => {}
             }
         }
     }
 
-    /// Fires a page of what is due.
-    async fn round(&self, now_us: i64, contended: bool) -> Result<Round> {
+    /// Fires all that is due, a page at a time, but for what is stuck.
+    async fn round(&self, now_us: i64, contended: bool, stuck: &mut Stuck) -> Result<Round> {
         let keys = &self.keys;
-        let read = |tx| async move { schedules::due(&tx, keys, now_us, PAGE).await };
-        let mut due = self.store.transact(read).await?;
+        let mut all = Round::default();
+        // Those that another server has fired, or a client has changed, are not seen again.
+        let mut still = Stuck::new();
+        let mut row = None;
+        loop {
+            let behind = &row;
+            let read =
+                |tx| async move { schedules::due_behind(&tx, keys, behind.clone(), now_us, PAGE).await };
+            let (mut due, last): (Vec<Due>, Option<Bytes>) = self.store.transact(read).await?;
+            due.retain(|due| match stuck.get(due) {
+                Some(until_us) if *until_us > now_us => {
+                    still.insert(due.clone(), *until_us);
+                    false
+                }
+                _ => true,
+            });
+            let page = self.fire_page(due, now_us, contended).await;
+            for (due, problem) in page.stuck {
+                let until_us = now_us.saturating_add(STUCK_US);
+                if stuck.insert(due.clone(), until_us).is_none() {
+                    tracing::error!(schedule = due.name, problem, "cannot fire a schedule: tries again");
+                }
+                still.insert(due, until_us);
+            }
+            all.moved |= page.moved;
+            (all.contended, all.failed) = (page.contended, page.failed);
+            if all.contended || all.failed.is_some() {
+                return Ok(all);
+            }
+            if last.is_none() {
+                *stuck = still;
+                return Ok(all);
+            }
+            row = last;
+        }
+    }
+
+    /// Fires these, some per transaction.
+    async fn fire_page(&self, mut due: Vec<Due>, now_us: i64, contended: bool) -> Round {
         if contended && !due.is_empty() {
             let first = self.store.runtime().random() % due.len() as u64;
             due.rotate_left(usize::try_from(first).unwrap_or(0));
         }
         let rounds: Vec<_> = due.chunks(BATCH).map(|due| self.fire_all(due, now_us)).collect();
         let rounds: Vec<Round> = stream::iter(rounds).buffer_unordered(AT_ONCE).collect().await;
-        Ok(rounds.into_iter().fold(Round::default(), |all, one| Round {
+        rounds.into_iter().fold(Round::default(), |all, one| Round {
             moved: all.moved || one.moved,
             contended: all.contended || one.contended,
             failed: all.failed.or(one.failed),
-        }))
+            stuck: all.stuck.into_iter().chain(one.stuck).collect(),
+        })
     }
 
     /// Fires these, in as many transactions as they need.
@@ -147,7 +222,11 @@ impl Schedules {
             match self.fire(&due[..most.min(due.len())], now_us).await {
                 Ok(fired) => {
                     round.moved |= fired.done > fired.unknown.len();
-                    due = &due[fired.done..];
+                    let (done, rest) = due.split_at(fired.done);
+                    let unknown = done.iter().filter(|due| fired.unknown.contains(&due.name));
+                    let problem = "its time zone is unknown to this server";
+                    round.stuck.extend(unknown.map(|due| (due.clone(), problem.to_owned())));
+                    due = rest;
                 }
                 Err(Error::Store(StoreError::Conflict)) => {
                     round.contended = true;
@@ -159,7 +238,7 @@ impl Schedules {
                 }
                 Err(_) if most > 1 => most = 1,
                 Err(error) => {
-                    round.failed = Some(error);
+                    round.stuck.push((due[0].clone(), error.to_string()));
                     due = &due[1..];
                 }
             }
@@ -180,14 +259,11 @@ impl Schedules {
                     tracing::warn!(schedule, problem, "cannot add the job of a schedule")
                 }
                 Outcome::Missed => tracing::warn!(schedule, late_ms, "a schedule has missed an instant"),
-                Outcome::Added | Outcome::Skipped | Outcome::Exists => {}
+                Outcome::Added | Outcome::Skipped | Outcome::Exists | Outcome::Found => {}
             }
         }
         for schedule in &fired.paused {
             tracing::warn!(schedule, "a schedule pauses: its jobs have failed too often in a row");
-        }
-        for schedule in &fired.unknown {
-            tracing::error!(schedule, "cannot fire a schedule: its time zone is unknown to this server");
         }
         Ok(fired)
     }

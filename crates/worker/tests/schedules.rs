@@ -17,7 +17,8 @@ const TEN_SECONDS_US: i64 = 10_000_000;
 
 fn every_ten_seconds(name: &str) -> NewSchedule {
     let when = When::Every { every_us: TEN_SECONDS_US, offset_us: 0 };
-    let template = Template { job_type: T.to_owned(), spec: JobSpec::default(), priority: None };
+    let template =
+        Template { job_type: T.to_owned(), spec: JobSpec::default(), priority: None, states_locks: false };
     let calendar = Calendar { when, from_us: None, until_us: None };
     NewSchedule::new(name, calendar, template, json("{}"))
 }
@@ -87,5 +88,43 @@ async fn hundreds_that_are_due_at_the_same_time_all_fire() {
     }
     world.settle().await;
     assert_eq!(servers.iter().map(|metrics| count(metrics, "added")).sum::<u64>(), 250);
+    stop.cancel();
+}
+
+#[tokio::test]
+async fn schedules_that_cannot_fire_keep_no_others() {
+    let world = World::new();
+    let stop = CancellationToken::new();
+    // More of them than a server reads at a time, of a zone that no server knows, or of rows that nobody can read.
+    let zone = r#"{"cron":{"expression":"* * * * *","zone":"Europe/Atlantis"}}"#;
+    let every = format!(r#"{{"every":{{"every_us":{TEN_SECONDS_US},"offset_us":0}}}}"#);
+    put(&world, &every_ten_seconds("z-last")).await;
+    put(&world, &every_ten_seconds("a")).await;
+    let row = world.store.begin().await.unwrap().get(&world.keys.schedule("a")).await.unwrap().unwrap();
+    let row = String::from_utf8(row.to_vec()).unwrap();
+    assert!(row.contains(&every), "{row}");
+    let at_us =
+        schedules::next_due(&world.store.begin().await.unwrap(), &world.keys, None).await.unwrap().unwrap();
+    for part in 0..22 {
+        world
+            .run(async |tx, keys| {
+                for n in 0..50 {
+                    let name = format!("b{part}-{n}");
+                    let value = if n == 0 { "{".to_owned() } else { row.replace(&every, zone) };
+                    tx.set(keys.schedule(&name), value.into())?;
+                    tx.set(keys.schedule_due_entry(at_us, &name), bytes::Bytes::new())?;
+                }
+                Ok(())
+            })
+            .await;
+    }
+    serve(&world, &stop);
+    next_instant(&world, 1).await;
+    for _ in 0..2 {
+        let at_us = world.clock.now_us();
+        let job = world.until(&job_id("z-last", at_us), |_| true).await;
+        world.run(async |tx, keys| jobs::remove(tx, keys, T, &job.id).await).await;
+        next_instant(&world, 1).await;
+    }
     stop.cancel();
 }

@@ -72,6 +72,7 @@ async fn changeable(app: &App, caller: &Caller, tx: &Transaction, name: &str) ->
 /// A schedule whose jobs the caller may cause to be added.
 async fn fireable(app: &App, caller: &Caller, tx: &Transaction, name: &str) -> Result<rows::Schedule> {
     let schedule = changeable(app, caller, tx, name).await?;
+    check_pause(caller, &schedule)?;
     if schedule.template.job_type == COMMAND && !caller.commands() {
         return Err(V1Error::forbidden(
             "this identity may not add jobs that run programs",
@@ -81,8 +82,8 @@ async fn fireable(app: &App, caller: &Caller, tx: &Transaction, name: &str) -> R
     Ok(schedule)
 }
 
-/// Refuses to resume what an operator has paused.
-fn check_resumable(caller: &Caller, schedule: &rows::Schedule) -> Result<()> {
+/// Refuses what would bypass the pause of an operator.
+fn check_pause(caller: &Caller, schedule: &rows::Schedule) -> Result<()> {
     match &schedule.paused {
         Some(paused) if paused.by == PausedBy::Operator && !caller.operates() => {
             Err(V1Error::forbidden("an operator has paused this schedule", "ask an operator to resume it"))
@@ -172,10 +173,11 @@ pub async fn list(
     after.as_deref().map_or(Ok(()), |after| names::check_name("after", after))?;
     let tx = app.store.begin().await?;
     let mut schedules = Vec::new();
+    let batch_size = if tenant.is_some() { limit + 1 } else { BATCH };
     let mut reads = 0;
     let has_more = 'list: loop {
-        let batch = rows::list(&tx, &app.keys, after.as_deref(), tenant, BATCH).await?;
-        let is_last = batch.len() < BATCH;
+        let batch = rows::list(&tx, &app.keys, after.as_deref(), tenant, batch_size).await?;
+        let is_last = batch.len() < batch_size;
         for schedule in batch {
             if schedules.len() == limit {
                 break 'list true;
@@ -221,7 +223,7 @@ pub async fn one(app: &App, caller: &Caller, name: &str) -> Result<Schedule> {
 /// change makes no fire of the past.
 ///
 /// A time that a change of clocks skips fires once, at the first time after it that exists; a time that comes twice fires once, at the
-/// first. An expression that repeats within the day (a wildcard or a step in its minutes or hours) goes on through both.
+/// first. An expression that repeats over the hours (a wildcard or a step in its hour, or all hours) goes on through both.
 #[utoipa::path(
     put, path = "/schedules/{schedule}", tag = "schedules", operation_id = "put_schedule", params(SchedulePath),
     request_body = PutSchedule,
@@ -259,7 +261,7 @@ pub async fn write(app: &App, caller: &Caller, name: &str, put: PutSchedule) -> 
                 return Err(V1Error::read_only(&known.tenant));
             }
             if wanted.put.paused == Some(false) {
-                check_resumable(caller, known)?;
+                check_pause(caller, known)?;
             }
         }
         let new = wanted.schedule(app, caller, &tx, name, known.as_ref()).await?;
@@ -282,11 +284,12 @@ fn full(error: turnwise_queue::Error) -> V1Error {
 
 /// Remove a schedule
 ///
-/// The jobs that it has added stay.
+/// The jobs that it has added stay. What an operator has paused, only an operator removes.
 #[utoipa::path(
     delete, path = "/schedules/{schedule}", tag = "schedules", operation_id = "remove_schedule", params(SchedulePath),
     responses(
         (status = 200, body = RemovedSchedule, description = "The schedule is removed."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: an operator has paused the schedule."),
         (status = 404, body = turnwise_protocol::Error, description = "`not_found`: there is no such schedule."),
         Common,
     ),
@@ -301,7 +304,7 @@ pub(super) async fn remove_schedule(
 /// Removes a schedule.
 pub async fn remove(app: &App, caller: &Caller, name: &str) -> Result<()> {
     let removed = app.store.transact(|tx| async move {
-        changeable(app, caller, &tx, name).await?;
+        check_pause(caller, &changeable(app, caller, &tx, name).await?)?;
         rows::remove(&tx, &app.keys, name).await?;
         Ok(())
     });
@@ -310,7 +313,7 @@ pub async fn remove(app: &App, caller: &Caller, name: &str) -> Result<()> {
 
 /// Pause a schedule
 ///
-/// It does not fire until it is resumed. What an operator pauses, only an operator resumes.
+/// It does not fire until it is resumed. What an operator pauses, only an operator resumes, fires or removes.
 #[utoipa::path(
     post, path = "/schedules/{schedule}/pause", tag = "schedules", operation_id = "pause_schedule", params(SchedulePath),
     request_body = Nothing,
@@ -363,7 +366,7 @@ pub(super) async fn resume_schedule(
 pub async fn resume(app: &App, caller: &Caller, name: &str) -> Result<Schedule> {
     let now_us = app.now_us();
     let resumed = app.store.transact(|tx| async move {
-        check_resumable(caller, &fireable(app, caller, &tx, name).await?)?;
+        fireable(app, caller, &tx, name).await?;
         rows::resume(&tx, &app.keys, name, pauser(caller), now_us).await?;
         Ok::<_, V1Error>(())
     });
@@ -373,12 +376,14 @@ pub async fn resume(app: &App, caller: &Caller, name: &str) -> Result<Schedule> 
 
 /// Fire a schedule now
 ///
-/// Adds a job at once, also while the schedule is paused, whatever its `overlap`. Its next fire stays as it is.
+/// Adds a job at once, also while the schedule is paused, whatever its `overlap`. Its next fire stays as it is. What an operator has paused, only an
+/// operator fires.
 #[utoipa::path(
     post, path = "/schedules/{schedule}/fire", tag = "schedules", operation_id = "fire_schedule", params(SchedulePath),
     request_body = Nothing,
     responses(
-        (status = 200, body = FiredSchedule, description = "The job that was added."),
+        (status = 200, body = FiredSchedule, description = "The job that was added, or that has the unique key."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: an operator has paused the schedule."),
         (status = 404, body = turnwise_protocol::Error, description = "`not_found`: there is no such schedule."),
         BadBody, Common,
     ),
@@ -399,7 +404,8 @@ pub async fn fire(app: &App, caller: &Caller, name: &str) -> Result<FiredSchedul
         fireable(app, caller, &tx, name).await?;
         Ok::<_, V1Error>(rows::fire_now(&tx, &app.keys, name, now_us).await?)
     });
-    Ok(FiredSchedule { job: fired.await? })
+    let fired = view::record(fired.await?);
+    Ok(FiredSchedule { job: fired.job.unwrap_or_default(), outcome: fired.outcome })
 }
 
 /// Checks whether the schedule's tenant may have these jobs.
@@ -430,12 +436,13 @@ async fn admit(
 /// Make fires of the past
 ///
 /// Adds a job for each fire from `from_us` on and before `to_us`, at most 1,000. A fire whose job exists adds none, so a request can be
-/// repeated. With `dry_run` it adds nothing.
+/// repeated; nor does one whose unique key another job has. With `dry_run` it adds nothing.
 #[utoipa::path(
     post, path = "/schedules/{schedule}/backfill", tag = "schedules", operation_id = "backfill_schedule", params(SchedulePath),
     request_body = Backfill,
     responses(
         (status = 200, body = Backfilled, description = "The fires."),
+        (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: an operator has paused the schedule."),
         (status = 404, body = turnwise_protocol::Error, description = "`not_found`: there is no such schedule."),
         BadBody, Common,
     ),

@@ -100,6 +100,7 @@ impl Wanted<'_> {
             self.calendar.check(self.now_us).map_err(wrong)?;
         }
         let mut request = put.job.clone();
+        let states_locks = request.locks.is_some();
         match (&request.options, known) {
             (Some(options), _) => {
                 let checked = check_hidden(app, tx, &request.job_type, options).await;
@@ -129,7 +130,7 @@ impl Wanted<'_> {
             paused: put.paused,
             pauses_as: super::pauser(caller),
             note: put.note.clone(),
-            template: Template { job_type, spec, priority },
+            template: Template { job_type, spec, priority, states_locks },
             options,
             by: caller.owner(),
             most_of_tenant: app.config.get().limits.schedules,

@@ -16,6 +16,7 @@ use turnwise_web::access::{Caller, shown_owner};
 use crate::app::App;
 use crate::builtin_types::shows_options;
 use crate::error::Result;
+use crate::unique;
 use crate::view::{ms, same, shown_on_lost, shown_waits};
 
 /// A schedule with what lists leave out, as the caller may see it.
@@ -92,13 +93,15 @@ pub(super) fn fire(Fire { at_us, local, moved }: Fire) -> PreviewedFire {
     PreviewedFire { at_us, local, moved: moved.map(|moved| same!(moved, Move => Moved: Skipped Twice)) }
 }
 
-fn record(FireRecord { at_us, fired_us, outcome, job }: FireRecord) -> ScheduleFire {
+/// What came of a fire.
+pub(super) fn record(FireRecord { at_us, fired_us, outcome, job }: FireRecord) -> ScheduleFire {
     let (outcome, reason) = match outcome {
         Outcome::Added => (FireOutcome::Added, None),
         Outcome::Skipped => (FireOutcome::Skipped, None),
         Outcome::Missed => (FireOutcome::Missed, None),
         Outcome::Exists => (FireOutcome::Exists, None),
         Outcome::Refused(reason) => (FireOutcome::Refused, Some(reason)),
+        Outcome::Found => (FireOutcome::Found, None),
     };
     ScheduleFire { at_us, fired_us, outcome, reason, job }
 }
@@ -121,8 +124,10 @@ fn when(Calendar { when, from_us, until_us }: Calendar) -> When {
     }
 }
 
-/// The job of a template, without its options. Its locks are left out: those that the catalogue derives are not what a client states.
-fn job(Template { job_type, spec, priority }: Template) -> NewJob {
+/// The job of a template, without its options, as a client states it: without the locks that the catalogue derives.
+fn job(Template { job_type, spec, priority, states_locks }: Template) -> NewJob {
+    // A request has the form of the row.
+    let locks = states_locks.then(|| serde_json::to_value(&spec.locks).and_then(serde_json::from_value));
     let has_summary = spec.summary.get() != JobSpec::default().summary.get();
     let job = AddJob {
         tenant: Some(spec.tenant),
@@ -140,6 +145,8 @@ fn job(Template { job_type, spec, priority }: Template) -> NewJob {
         start_within_ms: ms(spec.lifetime.start_within_us),
         keep_ms: ms(spec.lifetime.keep_us),
         reason: spec.reasons,
+        locks: locks.and_then(std::result::Result::ok),
+        unique: spec.unique.map(unique::shown),
         priority: priority.map(i32::from),
         ..AddJob::default()
     };

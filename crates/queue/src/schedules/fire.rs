@@ -6,22 +6,26 @@ use turnwise_policy::contention::hash;
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_store::Transaction;
 
-use super::plan::{Plan, plan};
-use super::row::{FireRecord, Outcome, Overlap, Paused, PausedBy, Schedule, job_id};
+use super::plan::{Plan, is_late, plan};
+use super::row::{FireRecord, Missed, Outcome, Overlap, Paused, PausedBy, Schedule, job_id};
 use super::{ends, get, options, save};
 use crate::after::After;
 use crate::dependencies;
 use crate::error::{Error, Result};
 use crate::job::Job;
 use crate::jobs::{self, Added, Cancelled, PREFETCHED};
-use crate::keyspace::Keyspace;
+use crate::keyspace::{Keyspace, behind};
 use crate::pieces::PIECE_BYTES;
 use crate::place::Place;
 use crate::reads;
 use crate::spec::{NewJob, Scheduled};
+use crate::unique;
+
+/// Of so many rows, one can be read.
+const READABLE_OF: usize = 16;
 
 /// A schedule whose next instant has come.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Due {
     /// The instant, in µs.
     pub at_us: i64,
@@ -47,7 +51,7 @@ pub struct Fired {
 pub struct Backfilled {
     /// The ids of the jobs that it has added.
     pub added: Vec<String>,
-    /// How many jobs were there already.
+    /// How many jobs were there already, or had a unique key that another job has.
     pub existed: usize,
     /// The first instant that is left for another transaction, in µs.
     pub next_us: Option<i64>,
@@ -55,17 +59,29 @@ pub struct Backfilled {
 
 /// Up to `limit` schedules whose next instant has come, earliest first. Adds no read conflict.
 pub async fn due(tx: &Transaction, keys: &Keyspace, now_us: i64, limit: usize) -> Result<Vec<Due>> {
-    let read = |key: &Bytes, _: &Bytes| {
-        let (at_us, name) = keys.parse_schedule_due(key)?;
-        Ok(Due { at_us, name })
-    };
-    reads::list(tx, keys.schedules_due_until(now_us), limit, read).await
+    Ok(due_behind(tx, keys, None, now_us, limit).await?.0)
 }
 
-/// When the next schedule fires, in µs. Adds no read conflict.
-pub async fn next_due(tx: &Transaction, keys: &Keyspace) -> Result<Option<i64>> {
-    let read = |key: &Bytes, _: &Bytes| Ok(keys.parse_schedule_due(key)?.0);
-    Ok(reads::list(tx, keys.schedules_due(), 1, read).await?.pop())
+/// The same behind a row. Also returns the last row that was read, if there may be more. Rows that cannot be read are left out: they keep no others.
+pub async fn due_behind(
+    tx: &Transaction,
+    keys: &Keyspace,
+    row: Option<Bytes>,
+    now_us: i64,
+    limit: usize,
+) -> Result<(Vec<Due>, Option<Bytes>)> {
+    let rows = reads::rows(tx, behind(keys.schedules_due_until(now_us), row), limit).await?;
+    let due = rows.iter().filter_map(|(key, _)| keys.parse_schedule_due(key).ok());
+    let due = due.map(|(at_us, name)| Due { at_us, name }).collect();
+    Ok((due, rows.last().filter(|_| rows.len() == limit).map(|(key, _)| key.clone())))
+}
+
+/// When the next schedule fires, in µs; if given, the next one after a time. Adds no read conflict.
+pub async fn next_due(tx: &Transaction, keys: &Keyspace, after_us: Option<i64>) -> Result<Option<i64>> {
+    let (begin, end) = keys.schedules_due();
+    let begin = after_us.map_or(begin, |after_us| keys.schedules_due_until(after_us).1);
+    let rows = reads::rows(tx, (begin, end), READABLE_OF).await?;
+    Ok(rows.iter().find_map(|(key, _)| keys.parse_schedule_due(key).ok()).map(|(at_us, _)| at_us))
 }
 
 /// Fires due schedules, as many as the transaction has room for.
@@ -121,6 +137,7 @@ async fn fire_due(
         return save(tx, keys, Some(&old), &new);
     }
     let Plan { dropped, fires } = plan(&old.calendar, old.missed, next_us, now_us);
+    let makes_up = matches!(old.missed, Missed::All { .. }) && is_late(next_us, now_us);
     if let Some(at_us) = dropped {
         let missed = FireRecord { at_us, fired_us: now_us, outcome: Outcome::Missed, job: None };
         fired.fires.push((new.name.clone(), missed.clone()));
@@ -137,7 +154,7 @@ async fn fire_due(
             new.next = Some(at_us);
             break;
         }
-        let record = fire_at(tx, keys, &mut new, &options, at_us, now_us).await?;
+        let record = fire_at(tx, keys, &mut new, &options, at_us, (now_us, makes_up)).await?;
         fired.fires.push((new.name.clone(), record));
     }
     save(tx, keys, Some(&old), &new)
@@ -150,30 +167,48 @@ async fn fire_at(
     schedule: &mut Schedule,
     options: &RawValue,
     at_us: i64,
-    now_us: i64,
+    (now_us, makes_up): (i64, bool),
 ) -> Result<FireRecord> {
     let mut job = job_of(schedule, options, at_us, now_us);
-    let outcome = match jobs::check(tx, &job) {
-        Err(Error::Invalid { field, problem }) => Outcome::refused(&format!("{field}: {problem}")),
-        Err(error) => return Err(error),
-        Ok(()) => match after_last(tx, keys, schedule, now_us).await? {
-            None => Outcome::Skipped,
+    // Before the last one is cancelled for it.
+    let done = match jobs::check(tx, &job) {
+        Err(error) => Err(error),
+        Ok(()) => match after_last(tx, keys, schedule, (now_us, makes_up)).await? {
+            None => Ok((Outcome::Skipped, None)),
             Some(after) => {
                 job.after = after;
-                match jobs::add_once(tx, keys, &job, now_us).await? {
-                    Added::AlreadyThere => Outcome::Exists,
-                    _ => Outcome::Added,
-                }
+                add(tx, keys, &job, now_us).await.map(|(outcome, id)| (outcome, Some(id)))
             }
         },
     };
-    let id = matches!(outcome, Outcome::Added | Outcome::Exists).then(|| job.id.clone());
-    if id.is_some() {
+    let (outcome, id) = match done {
+        Err(Error::Invalid { field, problem }) => (Outcome::refused(&format!("{field}: {problem}")), None),
+        done => done?,
+    };
+    if matches!(outcome, Outcome::Added | Outcome::Exists) {
         schedule.last.clone_from(&id);
     }
     let record = FireRecord { at_us, fired_us: now_us, outcome, job: id };
     schedule.note(record.clone());
     Ok(record)
+}
+
+/// Adds the job of an instant, unless it is there, or another one has its unique key: then that happens which the job states. Returns the id of
+/// the job, or of the other one. Nothing is written before what can make it `Invalid`.
+async fn add(tx: &Transaction, keys: &Keyspace, job: &NewJob, now_us: i64) -> Result<(Outcome, String)> {
+    Ok(match unique::add(tx, keys, job, false, now_us).await? {
+        unique::Outcome::Found(found) => (Outcome::Found, found.id),
+        unique::Outcome::Added(Added::KeyTaken(taken)) => (Outcome::Found, taken.row.id),
+        unique::Outcome::Added(Added::AlreadyThere) => (Outcome::Exists, job.id.clone()),
+        unique::Outcome::Added(
+            Added::Queued
+            | Added::Delayed
+            | Added::AlreadyWaiting
+            | Added::Blocked
+            | Added::Cancelled
+            | Added::RunsAgain,
+        ) => (Outcome::Added, job.id.clone()),
+    })
 }
 
 /// The job of an instant.
@@ -192,26 +227,25 @@ fn job_of(schedule: &Schedule, options: &RawValue, at_us: i64, now_us: i64) -> N
     }
 }
 
-/// What the next job of a schedule waits for; `None` if it is not added, because the last one has not ended.
+/// What the next job of a schedule waits for; `None` if it is not added, because the last one has not ended. Those that make up for missed instants wait
+/// for each other, however many.
 async fn after_last(
     tx: &Transaction,
     keys: &Keyspace,
     schedule: &Schedule,
-    now_us: i64,
+    (now_us, makes_up): (i64, bool),
 ) -> Result<Option<Vec<After>>> {
     let (job_type, overlap) = (&schedule.template.job_type, schedule.overlap);
-    let Some(id) = schedule.last.as_ref().filter(|_| overlap != Overlap::Allow) else {
+    if overlap == Overlap::Allow {
         return Ok(Some(Vec::new()));
-    };
-    // What a transaction changes that ends it now is the same as if it ended a moment later.
-    // One that was there already may be another tenant's, which this schedule neither waits for nor cancels.
-    let last = open(tx, keys, job_type, id).await?.filter(|job| job.tenant == schedule.tenant);
-    let Some(last) = last else { return Ok(Some(Vec::new())) };
+    }
+    let Some(last) = open_last(tx, keys, schedule).await? else { return Ok(Some(Vec::new())) };
+    let id = &last.id;
     match overlap {
         Overlap::Allow => Ok(Some(Vec::new())),
         Overlap::Skip => Ok(None),
         // It waits itself.
-        Overlap::Queue if last.awaits_start() => Ok(None),
+        Overlap::Queue if last.awaits_start() && !makes_up => Ok(None),
         Overlap::Queue => Ok(Some(vec![any_end(job_type, id)])),
         Overlap::CancelRunning => {
             // One that waits for the end of another one, which stops: so does the next one.
@@ -230,6 +264,15 @@ async fn after_last(
     }
 }
 
+/// The last job of a schedule, if it has not ended.
+async fn open_last(tx: &Transaction, keys: &Keyspace, schedule: &Schedule) -> Result<Option<Job>> {
+    let Some(id) = &schedule.last else { return Ok(None) };
+    // What a transaction changes that ends it now is the same as if it ended a moment later.
+    let last = open(tx, keys, &schedule.template.job_type, id).await?;
+    // One that was there already may be another tenant's, which this schedule neither waits for nor cancels.
+    Ok(last.filter(|job| job.tenant == schedule.tenant))
+}
+
 /// A job that has not ended.
 async fn open(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<Option<Job>> {
     let job = jobs::peek(tx, keys, job_type, id).await?;
@@ -245,22 +288,24 @@ fn any_end(job_type: &str, id: &str) -> After {
     }
 }
 
-/// Adds a job now, whether the schedule is paused or its last job runs. Returns its id.
+/// Adds a job now, whether the schedule is paused or its last job runs. Later instants still look at that last job. Returns what came of it.
 ///
 /// # Errors
 /// `NotFound` if there is no such schedule; `Invalid` if its job cannot be added.
-pub async fn fire_now(tx: &Transaction, keys: &Keyspace, name: &str, now_us: i64) -> Result<String> {
+pub async fn fire_now(tx: &Transaction, keys: &Keyspace, name: &str, now_us: i64) -> Result<FireRecord> {
     let old = get(tx, keys, name).await?.ok_or(Error::NotFound)?;
     let options = options(tx, keys, &old).await?;
     let job = NewJob { not_before_us: None, ..job_of(&old, &options, now_us, now_us) };
-    let outcome = match jobs::add_once(tx, keys, &job, now_us).await? {
-        Added::AlreadyThere => Outcome::Exists,
-        _ => Outcome::Added,
-    };
-    let mut new = Schedule { last: Some(job.id.clone()), ..old.clone() };
-    new.note(FireRecord { at_us: now_us, fired_us: now_us, outcome, job: Some(job.id.clone()) });
+    let mut new = old.clone();
+    let is_last = open_last(tx, keys, &old).await?.is_none();
+    let (outcome, id) = add(tx, keys, &job, now_us).await?;
+    if is_last && outcome != Outcome::Found {
+        new.last = Some(id.clone());
+    }
+    let record = FireRecord { at_us: now_us, fired_us: now_us, outcome, job: Some(id) };
+    new.note(record.clone());
     save(tx, keys, Some(&old), &new)?;
-    Ok(job.id)
+    Ok(record)
 }
 
 /// Adds the jobs of instants that have passed, from one to another and both included, if they are not there: up to `limit`, or as many as the
@@ -296,9 +341,9 @@ pub async fn backfill(
             break;
         }
         let job = NewJob { not_before_us: None, ..job_of(&schedule, &options, fire.at_us, now_us) };
-        match jobs::add_once(tx, keys, &job, now_us).await? {
-            Added::AlreadyThere => filled.existed += 1,
-            _ => filled.added.push(job.id),
+        match add(tx, keys, &job, now_us).await? {
+            (Outcome::Added, id) => filled.added.push(id),
+            _ => filled.existed += 1,
         }
     }
     Ok(filled)

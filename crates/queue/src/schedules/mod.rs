@@ -31,7 +31,7 @@ use turnwise_store::{Isolation, Transaction};
 
 pub(crate) use ends::job_ended;
 pub use ends::{Success, ends};
-pub use fire::{Backfilled, Due, Fired, backfill, due, fire, fire_now, next_due};
+pub use fire::{Backfilled, Due, Fired, backfill, due, due_behind, fire, fire_now, next_due};
 pub use plan::GRACE_US;
 pub use row::{
     FireRecord, MAX_FIRES, MAX_JITTER_US, MAX_MISSED, MAX_NOTE_BYTES, MAX_PAUSE_AFTER,
@@ -41,6 +41,7 @@ pub use row::{
 
 use crate::encoding::{decode, encode};
 use crate::error::{Error, Result};
+use crate::jobs::PREFETCHED;
 use crate::keyspace::{Keyspace, behind};
 use crate::pieces::{read_pieces, write_pieces};
 use crate::reads;
@@ -114,24 +115,24 @@ pub async fn list(
     tenant: Option<&str>,
     limit: usize,
 ) -> Result<Vec<Schedule>> {
-    let mut rest = behind(keys.schedules(), after.map(|after| keys.schedule(after)));
-    let mut found = Vec::new();
-    loop {
-        let rows = reads::rows(tx, rest.clone(), PAGE).await?;
-        for (key, value) in &rows {
-            let schedule = named(decode("schedule", value)?, &keys.parse_schedule(key)?);
-            if tenant.is_none_or(|tenant| tenant == schedule.tenant) {
-                found.push(schedule);
-            }
-            if found.len() == limit {
-                return Ok(found);
-            }
+    let Some(tenant) = tenant else {
+        let range = behind(keys.schedules(), after.map(|after| keys.schedule(after)));
+        let read =
+            |key: &Bytes, value: &Bytes| Ok(named(decode("schedule", value)?, &keys.parse_schedule(key)?));
+        return reads::list(tx, range, limit, read).await;
+    };
+    let range = keys.tenant_schedules(tenant);
+    let range = behind(range, after.map(|after| keys.tenant_schedule(tenant, after)));
+    let name = |key: &Bytes, _: &Bytes| Ok(keys.parse_tenant_schedule(key)?.1);
+    let names: Vec<String> = reads::list(tx, range, limit, name).await?;
+    let mut found = Vec::with_capacity(names.len());
+    for (n, name) in names.iter().enumerate() {
+        if n % PREFETCHED == 0 {
+            tx.prefetch(names[n..].iter().take(PREFETCHED).map(|name| keys.schedule(name))).await?;
         }
-        match rows.last() {
-            Some((last, _)) if rows.len() == PAGE => rest = behind(rest, Some(last.clone())),
-            _ => return Ok(found),
-        }
+        found.extend(peek(tx, keys, name).await?);
     }
+    Ok(found)
 }
 
 /// The options of the jobs of a schedule. They may hold secrets.
@@ -166,6 +167,7 @@ pub async fn put(tx: &Transaction, keys: &Keyspace, new: &NewSchedule, now_us: i
         note: new.note.clone(),
         template,
         next: None,
+        dealt_us: None,
         zone_data: String::new(),
         created_us: now_us,
         changed_us: now_us,
@@ -191,7 +193,7 @@ pub async fn put(tx: &Transaction, keys: &Keyspace, new: &NewSchedule, now_us: i
         return Err(Error::Invalid { field: "tenant", problem: problem.to_owned() });
     }
     let paused = match (new.paused, &old.paused) {
-        (Some(true), None) => stated.paused.clone(),
+        (Some(true), before) if may_pause(before.as_ref(), new.pauses_as) => stated.paused.clone(),
         (Some(false), Some(paused)) if may_resume(paused, new.pauses_as) => None,
         (_, before) => before.clone(),
     };
@@ -199,6 +201,7 @@ pub async fn put(tx: &Transaction, keys: &Keyspace, new: &NewSchedule, now_us: i
     let mut changed = Schedule {
         paused,
         next: old.next,
+        dealt_us: old.dealt_us,
         zone_data: old.zone_data.clone(),
         created_us: old.created_us,
         changed_us: old.changed_us,
@@ -287,6 +290,11 @@ fn may_resume(paused: &Paused, by: PausedBy) -> bool {
     paused.by != PausedBy::Operator || by == PausedBy::Operator
 }
 
+/// Whether a pause by another one than before counts as theirs from now on.
+fn may_pause(before: Option<&Paused>, by: PausedBy) -> bool {
+    before.is_none_or(|before| before.by != by && may_resume(before, by))
+}
+
 /// Pauses a schedule: it fires no more until it is resumed. One that a client has paused can be paused by an operator as well.
 ///
 /// # Errors
@@ -299,7 +307,7 @@ pub async fn pause(
     now_us: i64,
 ) -> Result<Changed> {
     let old = get(tx, keys, name).await?.ok_or(Error::NotFound)?;
-    if old.paused.as_ref().is_some_and(|paused| paused.by == by || !may_resume(paused, by)) {
+    if !may_pause(old.paused.as_ref(), by) {
         return Ok(Changed::Already);
     }
     let mut new = Schedule { paused: Some(Paused { by, at_us: now_us }), ..old.clone() };
@@ -344,44 +352,74 @@ async fn forget_failures(tx: &Transaction, keys: &Keyspace, name: &str) -> Resul
     }
 }
 
-/// The schedules in a zone whose next instants were computed with other zone data than those of this process. Adds no read conflict.
-pub async fn of_other_zone_data(tx: &Transaction, keys: &Keyspace) -> Result<Vec<String>> {
-    let data = turnwise_calendar::zone_data();
-    let mut names = Vec::new();
-    let is_other = |schedule: &Schedule| {
-        schedule.next.is_some()
-            && schedule.zone_data != data
-            && matches!(schedule.calendar.when, When::Cron { .. })
-    };
-    let each = |key: &Bytes, value: &Bytes| {
-        let schedule: Schedule = decode("schedule", value)?;
-        if is_other(&schedule) {
-            names.push(keys.parse_schedule(key)?);
-        }
-        Ok(())
-    };
-    reads::each(tx, keys.schedules(), (PAGE, MAX_SCHEDULES * 2), each).await?;
-    Ok(names)
+/// What [`recompute`] did.
+#[derive(Debug, Default)]
+pub struct Recomputed {
+    /// The schedules that fire at another time: the instant before, and now.
+    pub moved: Vec<(String, i64, Option<i64>)>,
+    /// The schedules whose rows cannot be read.
+    pub unreadable: Vec<String>,
+    /// The last row that it is done with, if there are more.
+    pub rest: Option<Bytes>,
 }
 
-/// Computes the next instant of a schedule again, with the zone data of this process, unless its time has come. Returns the instant before, and now, if
-/// it has moved.
+/// Computes the next instants again that were computed with other zone data than those of this process, unless their time has come: of a page of
+/// schedules behind a row, as many as the transaction has room for.
 pub async fn recompute(
     tx: &Transaction,
     keys: &Keyspace,
-    name: &str,
+    row: Option<Bytes>,
     now_us: i64,
-) -> Result<Option<(i64, Option<i64>)>> {
-    let Some(old) = get(tx, keys, name).await? else { return Ok(None) };
+) -> Result<Recomputed> {
+    let data = turnwise_calendar::zone_data();
+    let rows = reads::rows(tx, behind(keys.schedules(), row.clone()), PAGE).await?;
+    let (mut done, mut read) = (Recomputed { rest: row, ..Recomputed::default() }, 0);
+    for (key, value) in &rows {
+        if !tx.has_room() {
+            break;
+        }
+        (done.rest, read) = (Some(key.clone()), read + 1);
+        let Ok(name) = keys.parse_schedule(key) else {
+            done.unreadable.push(String::from_utf8_lossy(key).into_owned());
+            continue;
+        };
+        let Ok(schedule) = decode::<Schedule>("schedule", value) else {
+            done.unreadable.push(name);
+            continue;
+        };
+        let fires = schedule.next.is_some() && matches!(schedule.calendar.when, When::Cron { .. });
+        if fires && schedule.zone_data != data {
+            done.moved.extend(recompute_one(tx, keys, name, now_us).await?);
+        }
+    }
+    if !done.moved.is_empty() {
+        // Servers sleep until the earlier instant.
+        tx.set_versionstamp(keys.schedules_versionstamp())?;
+    }
+    if rows.len() < PAGE && read == rows.len() {
+        done.rest = None;
+    }
+    Ok(done)
+}
+
+async fn recompute_one(
+    tx: &Transaction,
+    keys: &Keyspace,
+    name: String,
+    now_us: i64,
+) -> Result<Option<(String, i64, Option<i64>)>> {
+    let Some(old) = get(tx, keys, &name).await? else { return Ok(None) };
     let Some(before) = old.next.filter(|at_us| *at_us > now_us) else { return Ok(None) };
     let mut new = old.clone();
+    // An instant that lies earlier now, and has passed, is late and not lost.
+    let dealt_us = old.dealt_us.unwrap_or(now_us);
     // A zone that is unknown here is not over.
-    if new.calendar.fires(now_us).is_err() {
+    if new.calendar.fires(dealt_us).is_err() {
         return Ok(None);
     }
-    new.await_next(now_us);
+    new.await_next(dealt_us);
     save(tx, keys, Some(&old), &new)?;
-    Ok((new.next != Some(before)).then_some((before, new.next)))
+    Ok((new.next != Some(before)).then_some((name, before, new.next)))
 }
 
 /// How many schedules there are. Adds no read conflict.

@@ -4,14 +4,14 @@
 //! as no server ran: what happens to them is what the schedule states ([`Missed`]). A server looks each second, so a minute leaves room for a store
 //! that is slow, or away for a moment.
 
-use turnwise_calendar::Calendar;
+use turnwise_calendar::{Calendar, MAX_DATES};
 
 use super::row::Missed;
 
 /// How late an instant may fire as if it were on time, in µs.
 pub const GRACE_US: i64 = 60_000_000;
-/// The most instants on time: one each second.
-const MAX_ON_TIME: usize = 70;
+/// The most instants on time: all of a list of dates may be within a minute. Other calendars have at most one each second.
+const MAX_ON_TIME: usize = MAX_DATES;
 
 /// What a schedule does now.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,6 +20,11 @@ pub(crate) struct Plan {
     pub dropped: Option<i64>,
     /// The instants that fire, in order.
     pub fires: Vec<i64>,
+}
+
+/// Whether an instant is too late to fire as if it were on time.
+pub(crate) fn is_late(at_us: i64, now_us: i64) -> bool {
+    at_us < now_us.saturating_sub(GRACE_US)
 }
 
 /// What a schedule does at a time that is not before its next instant.

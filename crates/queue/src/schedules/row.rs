@@ -7,6 +7,7 @@ use turnwise_calendar::{Calendar, Fire};
 use crate::error::{Error, Result};
 use crate::names::check_name;
 use crate::spec::{JobSpec, NewJob};
+use crate::unique::OnConflict;
 
 /// Longest name of a schedule, in bytes.
 pub const MAX_SCHEDULE_NAME_BYTES: usize = 128;
@@ -57,6 +58,9 @@ pub struct Schedule {
     /// When it fires next, in µs; `None` while it is paused, and when it is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<i64>,
+    /// The time behind which `next` lies: all instants until then are dealt with, in µs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) dealt_us: Option<i64>,
     /// The version of the zone data with which `next` was computed.
     pub zone_data: String,
     /// When it was created, in µs.
@@ -88,6 +92,9 @@ pub struct Template {
     /// Their priority.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i8>,
+    /// Whether a client states their locks; else the catalogue derives them.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub states_locks: bool,
 }
 
 /// What a schedule does about fires that are more than a minute late.
@@ -151,7 +158,7 @@ pub struct FireRecord {
     pub fired_us: i64,
     /// What it did.
     pub outcome: Outcome,
-    /// The id of the job, if there is one.
+    /// The id of the job, if there is one. With [`Outcome::Found`], that of the job that has the key, which may be of another type.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<String>,
 }
@@ -170,11 +177,13 @@ pub enum Outcome {
     Exists,
     /// The job could not be added.
     Refused(String),
+    /// Another job has the unique key of the job: that happened which the job states.
+    Found,
 }
 
 impl Outcome {
     /// All names, in metrics and answers.
-    pub const NAMES: [&str; 5] = ["added", "skipped", "missed", "exists", "refused"];
+    pub const NAMES: [&str; 6] = ["added", "skipped", "missed", "exists", "refused", "found"];
 
     /// Its name.
     pub fn name(&self) -> &'static str {
@@ -189,6 +198,7 @@ impl Outcome {
             Outcome::Missed => 2,
             Outcome::Exists => 3,
             Outcome::Refused(_) => 4,
+            Outcome::Found => 5,
         }
     }
 
@@ -266,6 +276,17 @@ impl NewSchedule {
         {
             return invalid("missed", format!("must name 1 to {MAX_MISSED} fires"));
         }
+        if matches!(self.missed, Missed::All { .. }) && self.overlap == Overlap::Skip {
+            let problem = "`all` is not possible with `overlap: skip`, which skips all but the first of them: choose `allow` or `queue`";
+            return invalid("missed", problem.to_owned());
+        }
+        let on_conflict = self.template.spec.unique.as_ref().map(|unique| unique.on_conflict);
+        if matches!(self.overlap, Overlap::Queue | Overlap::CancelRunning)
+            && matches!(on_conflict, Some(OnConflict::Replace | OnConflict::After))
+        {
+            let problem = "`queue` and `cancel_running` make a job wait for the earlier one, which is not possible with `on_conflict` `replace` and `after`: choose `skip` or `allow`";
+            return invalid("overlap", problem.to_owned());
+        }
         if self.pause_after.is_some_and(|after| !(1..=MAX_PAUSE_AFTER).contains(&after)) {
             return invalid("pause_after", format!("must be between 1 and {MAX_PAUSE_AFTER}"));
         }
@@ -306,6 +327,7 @@ impl Schedule {
     pub(crate) fn await_next(&mut self, after_us: i64) {
         let next = self.calendar.next(after_us).filter(|_| self.paused.is_none());
         self.next = next.map(|Fire { at_us, .. }| at_us);
+        self.dealt_us = Some(after_us);
         self.zone_data = turnwise_calendar::zone_data();
     }
 }
