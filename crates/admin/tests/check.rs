@@ -604,7 +604,7 @@ async fn step(store: &Store, user: i64, n: i64) {
                         tasks: &Tasks::default(),
                         now_us: 9,
                     },
-                    |_| true,
+                    |_, _| true,
                     first,
                 )
                 .await?;

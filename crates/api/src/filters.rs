@@ -176,7 +176,7 @@ pub(super) async fn pause_rate(
         rows::stamp(&tx, keys).await?;
         let rules = rows::list(&tx, keys).await?;
         let Some(rule) = rules.iter().find(|rule| rule.id == *id) else { return Ok(false) };
-        rates::pause(&tx, keys, rule, key, until_us, now_us).await?;
+        rates::pause(&tx, keys, rule, key, until_us).await?;
         Ok::<_, turnwise_queue::Error>(true)
     });
     match found.await {

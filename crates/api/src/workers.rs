@@ -14,7 +14,7 @@ use turnwise_protocol::{
     Updated, codes, names,
 };
 use turnwise_queue::claims::Report;
-use turnwise_queue::rates::MAX_PAUSE_MS;
+use turnwise_queue::rates::MAX_PAUSE_OF_RUN_MS;
 use turnwise_queue::tasks::KnownTasks;
 use turnwise_queue::{
     Error as QueueError, Job, JobResult, Mode, RunError, StatedTerms, Terms, claims, workers,
@@ -253,7 +253,7 @@ pub(super) async fn update(
     let log = output::log_lines(&app, log)?;
     let report = Report { log: &log, ..Report::of(info.as_deref()) };
     if let Some(for_ms) = rate_pause_ms {
-        check_range("rate_pause_ms", for_ms, 0, MAX_PAUSE_MS)?;
+        check_range("rate_pause_ms", for_ms, 0, MAX_PAUSE_OF_RUN_MS)?;
         let paused =
             app.external.pause_rates(&path.job_type, &path.worker, &path.id, claim, for_ms * 1_000).await;
         if let Err(error) = paused {

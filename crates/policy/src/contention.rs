@@ -64,8 +64,7 @@ impl Shard {
             None => (contenders.len() + 1, usize::try_from(hash(me, 0) >> 1).unwrap_or(0)),
         };
         let contenders = known.min(MAX_CONTENDERS);
-        let round = now_us.div_euclid(ROUND_US).cast_unsigned();
-        Shard { contenders, ranks: 1 << (place % contenders), round }
+        Shard { contenders, ranks: 1 << (place % contenders), round: round(now_us) }
     }
 
     /// The same with the parts of some other contenders, which agree with it about who claims a job.
@@ -92,7 +91,16 @@ impl Shard {
 
     /// Whether a job is in this part.
     pub fn has(&self, id: &str) -> bool {
-        let whose = hash(id, self.round) % self.contenders as u64;
+        self.has_in(id, self.round)
+    }
+
+    /// Whether a name is in this part of the division at a time, in µs.
+    pub fn has_at(&self, name: &str, at_us: i64) -> bool {
+        self.has_in(name, round(at_us))
+    }
+
+    fn has_in(&self, name: &str, round: u64) -> bool {
+        let whose = hash(name, round) % self.contenders as u64;
         self.ranks & (1 << whose) != 0
     }
 
@@ -140,6 +148,10 @@ impl Shard {
     }
 }
 
+fn round(at_us: i64) -> u64 {
+    at_us.div_euclid(ROUND_US).cast_unsigned()
+}
+
 /// FNV-1a, followed by the mixing steps of SplitMix64. It is the same on every node, in every build. Each round gives
 /// another hash.
 pub fn hash(id: &str, round: u64) -> u64 {
@@ -179,6 +191,16 @@ mod tests {
                     assert_eq!(parts.iter().filter(|shard| shard.has(&job)).count(), 1);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_part_at_a_time_is_that_of_a_pass_at_that_time() {
+        let names = names(3);
+        let (now, later) = [7, 5 * ROUND_US + 1].map(|now_us| Shard::new(&names, "w001", now_us)).into();
+        for job in jobs(100) {
+            assert_eq!(now.has_at(&job, 5 * ROUND_US + 1), later.has(&job));
+            assert_eq!(later.has_at(&job, 7), now.has(&job));
         }
     }
 

@@ -16,9 +16,9 @@ pub const MAX_UNIQUE_OF: usize = 8;
 pub struct Unique {
     /// How long the job holds the key.
     pub mode: UniqueMode,
-    /// `period`, and only then: for how long, in ms.
+    /// `period`, and only then: for how long, in ms; at most 31 days.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 315_360_000_000_u64)]
+    #[schema(minimum = 1, maximum = 2_678_400_000_u64)]
     pub period_ms: Option<u64>,
     /// The key: a text of at most 256 bytes, without secrets. Without it and `of`, the key is made of all options; the order of members does not
     /// count.
@@ -47,7 +47,7 @@ words! {
         WhileWaiting = "while_waiting",
         /// Until it has ended, or is removed.
         UntilEnd = "until_end",
-        /// For a time after it was added, also if it has ended or was removed.
+        /// For a time after it was added, also if it has ended and its record is gone. If a client removes the job, the key is free.
         Period = "period",
     }
 }

@@ -210,8 +210,9 @@ pub struct Update {
     #[schema(max_items = 1000)]
     pub log: Vec<NewLogLine>,
     /// Lets no job start for so long, in ms, in the rates that this job obeys: the service that they protect has refused a request (status 429).
+    /// The pause ends by itself.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0, maximum = 86_400_000)]
+    #[schema(minimum = 0, maximum = 3_600_000)]
     pub rate_pause_ms: Option<u64>,
 }
 

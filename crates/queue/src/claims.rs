@@ -16,7 +16,7 @@ use turnwise_store::Transaction;
 use crate::concurrency::{self, Full, Tally};
 use crate::deadlines::{Deadline, Over};
 use crate::error::corrupt;
-use crate::jobs::{MAX_ACTIVE_OF_WORKER, PREFETCHED, erase, refuse};
+use crate::jobs::{MAX_ACTIVE_OF_WORKER, PREFETCHED, erase_on_request, refuse};
 use crate::keyspace::SortKey;
 use crate::locks::{self, Availability, Blocked};
 use crate::place::{End, Next, Place, Run};
@@ -551,7 +551,7 @@ pub async fn end_with(
         schedules::job_ended(tx, keys, &job, end_of(&kind), now_us).await?;
         let outcome = end_of(&kind).map_or(DependencyEnd::Removed, End::outcome);
         dependencies::settle_ended(tx, keys, &mut job, outcome, now_us).await?;
-        erase(tx, keys, &job)?;
+        erase_on_request(tx, keys, &job).await?;
         return Ok(Ended::Recorded(None));
     }
     match ending {
@@ -695,7 +695,7 @@ pub(crate) async fn take_back(
     let counts = matches!(cause, RevocationCause::Expired(_)) || run.terms.on_lost == OnLost::Count;
     if run.then == Then::Remove {
         dependencies::settle_ended(tx, keys, job, DependencyEnd::Removed, now_us).await?;
-        return erase(tx, keys, job);
+        return erase_on_request(tx, keys, job).await;
     }
     job.crashes = streak;
     job.error_class = None;

@@ -56,6 +56,8 @@ const MAX_TURNS: usize = 1_000;
 const MAX_TENANTS: usize = 100;
 /// Jobs of one tenant in which a call searches for jobs of the worker's own part.
 const LOOKED_AT: usize = 32;
+/// The same where jobs state their rates themselves: those with one limit may have different periods, and the first ones the longest.
+const LOOKED_AT_OF_REASONS: usize = 500;
 /// The most jobs that one call returns to the queue.
 const MAX_RELEASED: usize = 200;
 
@@ -251,10 +253,7 @@ pub async fn hold_back_until(
     }
     write_job(tx, keys, &job)?;
     match rate {
-        Some((rate, at_us)) => {
-            rates::mark(tx, keys, job_type, &limit.bucket, (*at_us, rate.per_us()))?;
-            tx.set_versionstamp(keys.wake(job_type))?;
-        }
+        Some((rate, at_us)) => mark_at(tx, keys, job_type, &limit.bucket, (*at_us, rate.per_us()))?,
         None => mark(tx, keys, job_type, &limit.bucket)?,
     }
     Ok(true)
@@ -266,6 +265,12 @@ fn mark(tx: &Transaction, keys: &Keyspace, job_type: &str, bucket: &Bucket) -> R
     Ok(tx.set_versionstamp(keys.wake(job_type))?)
 }
 
+/// The same for a bucket of starts, at a time and with its period, in µs.
+fn mark_at(tx: &Transaction, keys: &Keyspace, job_type: &str, bucket: &Bucket, at: (i64, i64)) -> Result<()> {
+    rates::mark(tx, keys, job_type, bucket, at)?;
+    Ok(tx.set_versionstamp(keys.wake(job_type))?)
+}
+
 /// Releases the places of a claim that ends, and removes them from the record, which it does not write. Does nothing for a
 /// job without places.
 pub(crate) async fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
@@ -273,8 +278,7 @@ pub(crate) async fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) ->
     for bucket in buckets {
         tx.clear(keys.bucket_holder(&bucket, &job.job_type, &job.id))?;
         let Some(types) = waiting_types(tx, keys, &bucket).await? else {
-            tx.set(keys.unmarked_entry(&bucket), encode(&None::<String>))?;
-            tx.set_versionstamp(keys.unsettled_wake())?;
+            mark_later(tx, keys, &bucket)?;
             continue;
         };
         for job_type in types {
@@ -282,6 +286,12 @@ pub(crate) async fn release(tx: &Transaction, keys: &Keyspace, job: &mut Job) ->
         }
     }
     Ok(())
+}
+
+/// Lets a server mark a bucket for all types of its limited jobs ([`mark_rest`]). Reads nothing.
+pub(crate) fn mark_later(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Result<()> {
+    tx.set(keys.unmarked_entry(bucket), encode(&None::<String>))?;
+    Ok(tx.set_versionstamp(keys.unsettled_wake())?)
 }
 
 /// Wakes the workers of a type at the end of a job of a task, if jobs of the task wait: its worker may have reached its cap. A job that begins to
@@ -316,12 +326,12 @@ async fn waiting_types(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Re
 }
 
 /// The type of the first limited job of a range. Adds no read conflict.
-pub(crate) async fn first_type(tx: &Transaction, keys: &Keyspace, range: KeyRange) -> Result<Option<String>> {
+async fn first_type(tx: &Transaction, keys: &Keyspace, range: KeyRange) -> Result<Option<String>> {
     let found = rows(tx, range, 1).await?;
     found.first().map(|(key, _)| Ok(keys.parse_limited(key)?.0)).transpose()
 }
 
-/// Marks a bucket for the types of its limited jobs, if an end found more than one type. Marks as many as the
+/// Marks a bucket for the types of its limited jobs, if an end found more than one type, or a pause of its rate ends earlier. Marks as many as the
 /// transaction has room for. Returns whether there was such a bucket. Use a transaction of its own.
 pub async fn mark_rest(tx: &Transaction, keys: &Keyspace) -> Result<bool> {
     let found = rows(tx, keys.unmarked(), 1).await?;
@@ -330,6 +340,10 @@ pub async fn mark_rest(tx: &Transaction, keys: &Keyspace) -> Result<bool> {
     // An end that frees a place concurrently writes this row again, and conflicts.
     let Some(mut done) = reads::value::<Option<String>>(tx, row, "unmarked row").await? else {
         return Ok(true);
+    };
+    let timed = match bucket {
+        Bucket::Rate(_) => Some(rates::end_of_pause(tx, keys, &bucket).await?),
+        _ => None,
     };
     let (mut begin, end) = keys.limited_in(&bucket);
     if let Some(done) = &done {
@@ -340,7 +354,10 @@ pub async fn mark_rest(tx: &Transaction, keys: &Keyspace) -> Result<bool> {
             tx.clear(row.clone())?;
             return Ok(true);
         };
-        mark(tx, keys, &job_type, &bucket)?;
+        match timed {
+            Some(at) => mark_at(tx, keys, &job_type, &bucket, at)?,
+            None => mark(tx, keys, &job_type, &bucket)?,
+        }
         begin = keys.limited_of(&bucket, &job_type).1;
         done = Some(job_type);
     }
@@ -433,14 +450,14 @@ pub struct ReleaseOptions<'a> {
 }
 
 /// Returns limited jobs to the queue, as many of each bucket as it has room for. `mine` decides which buckets this worker
-/// handles, and which of their jobs come first: several workers divide them. `next` gets the tenants, each with its number
+/// handles at a time in µs, and which of their jobs come first: several workers divide them. `next` gets the tenants, each with its number
 /// of jobs, and how many jobs to choose. It returns one index of a tenant for each job, in the order of their turns.
 pub async fn release_limited(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
     ReleaseOptions { rotation, most, clears, tasks, now_us }: ReleaseOptions<'_>,
-    mine: impl Fn(&str) -> bool,
+    mine: impl Fn(&str, i64) -> bool,
     next: impl Fn(&[(String, usize)], usize) -> Vec<usize>,
 ) -> Result<ReleaseResult> {
     let mut result = ReleaseResult::default();
@@ -451,7 +468,7 @@ pub async fn release_limited(
     let marked = rows(tx, behind(keys.roomy(job_type), seen.clone()), MAX_MARKED).await?;
     let (most, mut buckets, mut released) = (most.min(MAX_RELEASED), 0, 0);
     let mut last = None;
-    let mut is_end = marked.len() < MAX_MARKED;
+    let (mut is_end, mut foreign) = (marked.len() < MAX_MARKED, 0);
     for (mark, value) in &marked {
         let (_, bucket, at_us) = keys.parse_roomy(mark)?;
         if let Some(at_us) = at_us {
@@ -460,13 +477,14 @@ pub async fn release_limited(
                 is_end = true;
                 break;
             }
-            let due_us = at_us.saturating_add(match mine(bucket.name()) {
+            // The same worker in all passes: that of the time at which the bucket has room.
+            let due_us = at_us.saturating_add(match mine(bucket.name(), at_us) {
                 true => 0,
                 false => rates::others_delay_us(decode("roomy row", value)?),
             });
             if due_us > now_us {
                 result.next_us = result.next_us.into_iter().chain([due_us]).min();
-                last = Some(mark);
+                (last, foreign) = (Some(mark), foreign + 1);
                 continue;
             }
         }
@@ -481,7 +499,7 @@ pub async fn release_limited(
             last = Some(mark);
             continue;
         }
-        let is_mine = of_task.is_some() || at_us.is_some() || mine(bucket.name());
+        let is_mine = of_task.is_some() || at_us.is_some() || mine(bucket.name(), now_us);
         if is_mine && released == most {
             is_end = false;
             break;
@@ -493,23 +511,26 @@ pub async fn release_limited(
         last = Some(mark);
         if !is_mine {
             result.left.get_or_insert_with(|| format!("{bucket}"));
+            foreign += 1;
             continue;
         }
         buckets += 1;
         let mut taken = Taken::read(tx, keys, &bucket, now_us).await?;
         let room = (most - released).min(of_task.unwrap_or(usize::MAX));
         let wanted = Wanted { bucket: &bucket, most: room };
-        let mut groups = groups(tx, keys, job_type, &wanted, &mut taken, rotation, &mine).await?;
+        let mut groups =
+            groups(tx, keys, job_type, &wanted, &mut taken, rotation, &|id: &str| mine(id, now_us)).await?;
         let has_room = !groups.is_empty();
         let room = room.min(groups.iter().map(|group| group.room).max().unwrap_or(0));
         let mut of_bucket = 0;
         let tenants: Vec<(String, usize)> =
             groups.iter().map(|group| (group.tenant.clone(), group.jobs.len())).collect();
+        let mut is_cut = false;
         for group in next(&tenants, room).into_iter().take(room) {
             let Some(group) = groups.get_mut(group).filter(|group| group.room > of_bucket) else { continue };
-            let Some(row) = group.jobs.next() else { continue };
+            let Some((_, row)) = group.jobs.find(|(room, _)| *room > of_bucket) else { continue };
             if released > 0 && !tx.has_room() {
-                result.more = true;
+                (result.more, is_cut) = (true, true);
                 break;
             }
             (released, of_bucket) = (released + 1, of_bucket + 1);
@@ -521,23 +542,32 @@ pub async fn release_limited(
                 tx.clear(mark.clone())?
             }
             Taken::Running(_) => {}
-            Taken::Starts { places, .. } => {
+            Taken::Starts { found, .. } => {
                 // With jobs and places left, the mark stays: it is due.
-                let used = places.filter(|places| of_bucket >= places.now).map(|places| places.next_us);
-                let next_us = used.filter(|next_us| *next_us > now_us);
-                result.more |= used.is_some() && next_us.is_none() && released == MAX_RELEASED;
+                let now = found.iter().map(|(_, places)| places.now).max();
+                let used = now.is_some_and(|now| of_bucket >= now);
+                let next_us = found.iter().map(|(_, places)| places.next_us).min();
+                let next_us = next_us.filter(|next_us| used && *next_us > now_us);
+                result.more |= used && next_us.is_none() && released == MAX_RELEASED;
+                let per_us: i64 = decode("roomy row", value)?;
+                // What has returned may not start: then its place is still free. Of other rates of the bucket, all jobs may have returned.
+                let is_out = has_room && !is_cut && of_bucket < room;
+                let soon_us = (of_bucket > 0).then(|| now_us.saturating_add(rates::recheck_us(per_us)));
+                let soon_us = soon_us.filter(|_| is_out || next_us.is_some());
+                let next_us = next_us.into_iter().chain(soon_us).min();
                 if (next_us.is_some() || !has_room) && tx.get(mark).await?.is_some() {
                     tx.clear(mark.clone())?;
                 }
                 if let Some(next_us) = next_us {
-                    rates::mark(tx, keys, job_type, &bucket, (next_us, decode("roomy row", value)?))?;
+                    rates::mark(tx, keys, job_type, &bucket, (next_us, per_us))?;
                     result.next_us = result.next_us.into_iter().chain([next_us]).min();
                 }
             }
         }
     }
-    // After the last mark, the next call starts again.
-    result.more |= is_end && seen.is_some() || !is_end && marked.len() == MAX_MARKED;
+    // After the last mark, the next call starts again. Behind marks that are all left to others, it goes on when these are due: several
+    // calls in turn would never end.
+    result.more |= is_end && seen.is_some() || !is_end && marked.len() == MAX_MARKED && foreign < MAX_MARKED;
     rotation.turns().mark = last.filter(|_| !is_end).cloned();
     Ok(result)
 }
@@ -547,7 +577,8 @@ struct Group {
     tenant: String,
     /// How many more jobs of the bucket may run under that limit.
     room: usize,
-    jobs: std::vec::IntoIter<Bytes>,
+    /// Each with its own room: jobs with one limit may have different periods.
+    jobs: std::vec::IntoIter<(usize, Bytes)>,
 }
 
 /// What a call wants of a bucket.
@@ -561,8 +592,8 @@ struct Wanted<'a> {
 enum Taken {
     /// So many of its jobs run.
     Running(usize),
-    /// The starts of its jobs; and the places that the first of its groups of jobs finds.
-    Starts { starts: Box<Starts>, now_us: i64, places: Option<Places> },
+    /// The starts of its jobs; and the places that their rates find.
+    Starts { starts: Box<Starts>, now_us: i64, found: Vec<(Rate, Places)> },
 }
 
 impl Taken {
@@ -570,7 +601,7 @@ impl Taken {
         Ok(match bucket {
             Bucket::Rate(_) => {
                 let starts = Box::new(Starts::read(tx, keys, bucket).await?);
-                Taken::Starts { starts, now_us, places: None }
+                Taken::Starts { starts, now_us, found: Vec::new() }
             }
             _ => Taken::Running(count(tx, keys, bucket).await?),
         })
@@ -584,7 +615,7 @@ impl Taken {
         }
     }
 
-    /// How many more jobs with a limit may run, or start now. `row` is the value of the first such job's row.
+    /// How many more jobs with a limit may run, or start now. `row` is the value of such a job's row.
     async fn room(
         &mut self,
         tx: &Transaction,
@@ -595,14 +626,16 @@ impl Taken {
     ) -> Result<usize> {
         match self {
             Taken::Running(running) => Ok((limit.most as usize).saturating_sub(*running)),
-            Taken::Starts { starts, now_us, places } => {
+            Taken::Starts { starts, now_us, found } => {
                 let row: LimitedRow = decode("limited row", row)?;
                 let Some(rate) = row.rate else { return Ok(most) };
-                let found = starts.places(tx, keys, &rate, most, *now_us).await?;
+                if let Some((_, places)) = found.iter().find(|(known, _)| *known == rate) {
+                    return Ok(places.now);
+                }
                 // Jobs with different numbers may share a bucket: the next pass is at the first of their times.
-                let all = places.get_or_insert(found);
-                *all = Places { now: all.now.max(found.now), next_us: all.next_us.min(found.next_us) };
-                Ok(found.now)
+                let places = starts.places(tx, keys, &rate, most, *now_us).await?;
+                found.push((rate, places));
+                Ok(places.now)
             }
         }
     }
@@ -624,6 +657,10 @@ async fn groups(
     let (_, end) = keys.limited_of(bucket, job_type);
     let from = rotation.turns().tenants.get(bucket).cloned();
     let from = from.filter(|from| (&first..&end).contains(&from)).unwrap_or_else(|| first.clone());
+    let looked_at = match bucket {
+        Bucket::Rate(name) if rate::parts(name).0.is_none() => LOOKED_AT_OF_REASONS,
+        _ => LOOKED_AT,
+    };
     let mut groups = Vec::new();
     let mut go_on = None;
     'all: for (mut begin, end) in [(from.clone(), end), (first, from)] {
@@ -632,21 +669,22 @@ async fn groups(
                 go_on = Some(begin);
                 break 'all;
             }
-            let found = rows(tx, (begin.clone(), end.clone()), most.max(LOOKED_AT)).await?;
-            let Some((key, value)) = found.first() else { break };
+            let found = rows(tx, (begin.clone(), end.clone()), most.max(looked_at)).await?;
+            let Some((key, _)) = found.first() else { break };
             let (_, LimitedPlace { tenant, limit, .. }, _) = keys.parse_limited(key)?;
-            let (mut own, mut others) = (Vec::new(), Vec::new());
-            for (key, _) in &found {
+            let (mut own, mut others, mut most_room) = (Vec::new(), Vec::new(), 0);
+            for (key, value) in &found {
                 let (_, place, id) = keys.parse_limited(key)?;
                 if place.tenant != tenant || place.limit != limit {
                     break;
                 }
-                if mine(&id) { own.push(key.clone()) } else { others.push(key.clone()) }
+                let room = taken.room(tx, keys, &limit, value, most).await?;
+                most_room = most_room.max(room);
+                if mine(&id) { own.push((room, key.clone())) } else { others.push((room, key.clone())) }
             }
             own.append(&mut others);
             begin = keys.limited_for(&limit, job_type, &tenant).1;
-            let room = taken.room(tx, keys, &limit, value, most).await?;
-            groups.push(Group { tenant, room, jobs: own.into_iter() });
+            groups.push(Group { tenant, room: most_room, jobs: own.into_iter() });
         }
     }
     rotation.go_on(bucket, go_on);

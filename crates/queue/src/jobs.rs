@@ -662,7 +662,13 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str)
     }
     dependencies::leave(tx, keys, &mut job).await?;
     dependencies::settle_later(tx, keys, &mut job, DependencyEnd::Removed)?;
-    erase(tx, keys, &job)
+    erase_on_request(tx, keys, &job).await
+}
+
+/// Erases a job because a client has removed it: its key for a period is free, too.
+pub(crate) async fn erase_on_request(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    unique_rows::end_period(tx, keys, job).await?;
+    erase(tx, keys, job)
 }
 
 /// Clears a job's record and options, and the row of its place. A run must have ended.

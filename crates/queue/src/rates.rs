@@ -12,16 +12,18 @@
 //!
 //! *No job is missed, and none is polled.* A refused job leaves the queue for [`Place::Limited`](crate::Place::Limited), and its bucket gets a mark with the
 //! time at which it has room. Passes read these marks with those of concurrency limits, and a worker's next pass begins at the first of these times. It
-//! returns as many jobs as there are places, and moves the mark to the time of the next place. The worker of whose part the bucket is comes
+//! returns as many jobs as there are places, and moves the mark to the time of the next place, or soon after, because a returned job may not start
+//! ([`recheck_us`]). The worker of whose part the bucket is comes
 //! first; others follow after a hundredth of the period ([`others_delay_us`]).
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::concurrency::Bucket;
-use turnwise_policy::eligibility::rate::{Algorithm, Rate, RateLimit, of_filter};
+use turnwise_policy::eligibility::condition::Value;
+use turnwise_policy::eligibility::rate::{Algorithm, Rate, RateLimit, key_of, of_filter};
 use turnwise_store::{Isolation, Transaction};
 
-use crate::concurrency::{LimitedRow, first_type};
+use crate::concurrency::{self, LimitedRow};
 use crate::keyspace::behind;
 use crate::reads::{self, rows};
 use crate::rows::{decode, encode};
@@ -33,11 +35,11 @@ const LOG_BATCH: usize = 128;
 const REMOVED_AT_ONCE: usize = 2;
 /// The longest pause of a rate: a day, in ms.
 pub const MAX_PAUSE_MS: u64 = 86_400_000;
+/// The longest pause that a run asks for: an hour, in ms. That of a reason's rate cannot be ended early.
+pub const MAX_PAUSE_OF_RUN_MS: u64 = 3_600_000;
 /// How much longer than their period starts are kept, in µs: by far more than the clocks of two nodes differ, so that no node removes
 /// a start that still counts by another one's clock.
 const KEPT_US: i64 = 60_000_000;
-/// Types of limited jobs that a change of a pause wakes.
-const MAX_TYPES: usize = 20;
 
 /// The starts of a bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,7 +99,7 @@ impl Starts {
     async fn free_us(&mut self, tx: &Transaction, keys: &Keyspace, rate: &Rate, n: u32) -> Result<i64> {
         let starts = rate.weight.max(1).saturating_mul(n);
         let free_us = match rate.algorithm {
-            Algorithm::Bucket => rate.bucket_free_us(self.count.level_us, starts),
+            Algorithm::Bucket => rate.bucket_free_us(self.level_us(rate), starts),
             Algorithm::Window => {
                 // The last start that must be a period old.
                 let number = (self.count.total + u64::from(starts)).saturating_sub(u64::from(rate.at_most));
@@ -108,6 +110,12 @@ impl Starts {
             }
         };
         Ok(free_us.max(self.count.paused_until_us))
+    }
+
+    /// When the token bucket is full again, in µs: by this rate, even if the last start has emptied it by another one.
+    fn level_us(&self, rate: &Rate) -> i64 {
+        let StartCount { level_us, last_us, .. } = self.count;
+        level_us.min(last_us.saturating_add(rate.per_us() + i64::from(rate.at_most)))
     }
 
     /// When the start with this number was. A start without a row counts as the last one: the token bucket writes none.
@@ -163,6 +171,7 @@ impl Starts {
         rate: &Rate,
         now_us: i64,
     ) -> Result<()> {
+        let level_us = self.level_us(rate);
         let (name, row) = (self.bucket.name(), keys.start_count(self.bucket.name()));
         let is_first = self.own.is_none();
         if is_first {
@@ -174,9 +183,7 @@ impl Starts {
         count.last_us = count.last_us.max(now_us);
         count.most = count.most.max(rate.at_most);
         count.per_us = count.per_us.max(rate.per_us());
-        // After a window, a token bucket may be as empty as it gets.
-        let emptiest_us = now_us.saturating_add(rate.per_us() + i64::from(rate.at_most));
-        count.level_us = rate.bucket_level_us(count.level_us, starts, now_us).min(emptiest_us);
+        count.level_us = rate.bucket_level_us(level_us, starts, now_us);
         let own = (count.total, count.last_us);
         // The starts of one transaction leave the period together.
         if let Some((before, _)) = self.own.filter(|(_, at_us)| *at_us == own.1) {
@@ -205,6 +212,12 @@ impl Starts {
 /// How much later than the worker of whose part a bucket is, others return its jobs, in µs: a hundredth of the period, from 10 ms to 1 s.
 pub(crate) fn others_delay_us(per_us: i64) -> i64 {
     (per_us / 100).clamp(10_000, 1_000_000)
+}
+
+/// How long after a pass that returned jobs the next one compares again, in µs: if a job waits for something else, its place is still free. A
+/// tenth of the period, from 10 ms to 10 s.
+pub(crate) fn recheck_us(per_us: i64) -> i64 {
+    (per_us / 10).clamp(10_000, 10_000_000)
 }
 
 /// Marks a bucket of starts at a time at which it has room for its limited jobs of a type. Reads nothing.
@@ -238,7 +251,6 @@ pub async fn pause(
     rule: &turnwise_policy::eligibility::filters::Rule,
     key: Option<&str>,
     until_us: i64,
-    now_us: i64,
 ) -> Result<()> {
     let invalid = |field, problem: &str| Err(Error::Invalid { field, problem: problem.to_owned() });
     let Some(rate) = &rule.rate else { return invalid("filter", "has no rate that could be paused") };
@@ -249,21 +261,24 @@ pub async fn pause(
         (None, Some(_)) => return invalid("key", "is none of this filter: leave it out"),
         _ => {}
     }
-    let bucket = &of_filter(&rule.id, key);
+    // A long value is named by its hash.
+    let key = key.map(|key| key_of(Some(Value::Text(key.to_owned()))));
+    let bucket = &of_filter(&rule.id, key.as_deref());
     let row = keys.start_count(bucket.name());
     let mut count: StartCount = reads::value(tx, &row, "start count").await?.unwrap_or_default();
+    // Limited jobs may start earlier than their marks say.
+    if until_us < count.paused_until_us {
+        concurrency::mark_later(tx, keys, bucket)?;
+    }
     count.per_us = count.per_us.max(rate.per_us());
     count.paused_until_us = until_us;
-    tx.set(row, encode(&count))?;
-    // A pause that ends early lets limited jobs start earlier than their mark says.
-    let (mut begin, end) = keys.limited_in(bucket);
-    for _ in 0..MAX_TYPES {
-        let Some(job_type) = first_type(tx, keys, (begin, end.clone())).await? else { break };
-        mark(tx, keys, &job_type, bucket, (now_us, rate.per_us()))?;
-        tx.set_versionstamp(keys.wake(&job_type))?;
-        begin = keys.limited_of(bucket, &job_type).1;
-    }
-    Ok(())
+    Ok(tx.set(row, encode(&count))?)
+}
+
+/// When the pause of a bucket ends, and its period, in µs. Adds no read conflict.
+pub(crate) async fn end_of_pause(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Result<(i64, i64)> {
+    let StartCount { paused_until_us, per_us, .. } = Starts::read(tx, keys, bucket).await?.count;
+    Ok((paused_until_us, per_us))
 }
 
 /// Lets no job of a rate start before a time, in µs, or before the end of a longer pause.

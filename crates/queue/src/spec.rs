@@ -162,11 +162,18 @@ impl JobSpec {
             let problem = format!("has {} texts; at most {MAX_REASONS} are allowed", self.reasons.len());
             return Err(Error::Invalid { field: "reason", problem });
         }
+        let mut rates = Vec::new();
         for reason in &self.reasons {
             check_name("reason", reason, MAX_ADDED_REASON_BYTES)?;
             let invalid = |problem| Error::Invalid { field: "reason", problem };
             concurrency::of_reason(reason).map_err(invalid)?;
-            rate::of_reason(reason).map_err(invalid)?;
+            let Some(limit) = rate::of_reason(reason).map_err(invalid)? else { continue };
+            if rates.contains(&limit.bucket) {
+                return Err(invalid(format!(
+                    "`{reason}`: another reason states a rate of this name; give each its own name"
+                )));
+            }
+            rates.push(limit.bucket);
         }
         self.timeouts.check()?;
         self.retry.check()?;

@@ -6,7 +6,7 @@
 //! ```text
 //!   while_waiting   add ──▶ ("unique", hash) ──▶ claim, end, removal: cleared ──▶ crash, stop, snooze: written again, if it is free
 //!   until_end       add ──▶ ("unique", hash) ──▶ end, removal: cleared
-//!   period          add ──▶ ("unique", hash) and ("unique_until", at, hash) ──▶ at that time: free, and soon cleared
+//!   period          add ──▶ ("unique", hash) and ("unique_until", at, hash) ──▶ removal by a client: cleared ──▶ at that time: free, and soon cleared
 //! ```
 //!
 //! The job's record states whether it holds the key, and the transaction that moves the job writes or clears the row

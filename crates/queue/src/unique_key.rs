@@ -7,7 +7,6 @@ use sha2::{Digest, Sha256};
 
 use crate::encoding::hex;
 use crate::error::{Error, Result};
-use crate::lifetime::MAX_LIFETIME_US;
 use crate::names::check_name;
 
 /// Longest key, in bytes.
@@ -16,6 +15,8 @@ pub const MAX_KEY_BYTES: usize = 256;
 pub const MAX_OF: usize = 8;
 /// Longest of these pointers, in bytes.
 pub const MAX_OF_BYTES: usize = 128;
+/// The longest period, in µs: 31 days. Rows of keys outlive their jobs by as much, and count for no quota.
+pub const MAX_PERIOD_US: i64 = 31 * 86_400 * 1_000_000;
 
 /// What a client states of a job that is to be the only one with its key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,7 +39,7 @@ pub enum Mode {
     WhileWaiting,
     /// Until it has ended, or is removed.
     UntilEnd,
-    /// For this time after it was added, in µs, whatever becomes of it.
+    /// For this time after it was added, in µs, also if it has ended, until a client removes it.
     Period(i64),
 }
 
@@ -102,9 +103,9 @@ impl Unique {
     pub(crate) fn check(&self) -> Result<()> {
         let invalid = |problem: String| Err(Error::Invalid { field: "unique", problem });
         if let Mode::Period(us) = self.mode
-            && !(1..=MAX_LIFETIME_US).contains(&us)
+            && !(1..=MAX_PERIOD_US).contains(&us)
         {
-            return invalid("the period must be at most ten years".to_owned());
+            return invalid("the period must be at most 31 days".to_owned());
         }
         match &self.by {
             By::Key(key) => check_name("unique.key", key, MAX_KEY_BYTES),
@@ -276,7 +277,7 @@ mod tests {
         let of = |pointers: &[&str]| By::Of(pointers.iter().map(|pointer| (*pointer).to_owned()).collect());
         for (mode, by) in [
             (Mode::Period(0), By::Options),
-            (Mode::Period(MAX_LIFETIME_US + 1), By::Options),
+            (Mode::Period(MAX_PERIOD_US + 1), By::Options),
             (Mode::UntilEnd, By::Key(String::new())),
             (Mode::UntilEnd, By::Key("x".repeat(MAX_KEY_BYTES + 1))),
             (Mode::UntilEnd, of(&[])),

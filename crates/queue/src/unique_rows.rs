@@ -137,6 +137,18 @@ pub(crate) fn take(tx: &Transaction, keys: &Keyspace, job: &mut Job, free: Optio
     Ok(())
 }
 
+/// Frees the key for a period of a job that a client removes, unless another job has it by now.
+pub(crate) async fn end_period(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    let Some(Key { hash, until_us: Some(until_us), .. }) = &job.unique_key else { return Ok(()) };
+    let row: Option<UniqueRow> = reads::value(tx, &keys.unique(hash), "unique row").await?;
+    let own = UniqueRow { job_type: job.job_type.clone(), id: job.id.clone(), until_us: Some(*until_us) };
+    if row == Some(own) {
+        tx.clear(keys.unique(hash))?;
+        tx.clear(keys.unique_until(*until_us, hash))?;
+    }
+    Ok(())
+}
+
 /// Clears the row of a key that a job holds until it gives it up.
 pub(crate) fn clear(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     match &job.unique_key {

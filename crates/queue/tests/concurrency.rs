@@ -111,7 +111,7 @@ impl World {
                         tasks: &Tasks::default(),
                         now_us: 9,
                     },
-                    |_| true,
+                    |_, _| true,
                     in_turn,
                 )
                 .await
@@ -272,7 +272,7 @@ async fn tenants_take_turns_in_a_bucket() {
                 tasks: &Tasks::default(),
                 now_us: 9,
             },
-            |_| true,
+            |_, _| true,
             single_first,
         )
         .await
@@ -318,7 +318,7 @@ async fn each_of_150_tenants_of_a_bucket_has_its_turn() {
                     tasks: &Tasks::default(),
                     now_us: 9,
                 },
-                |_| true,
+                |_, _| true,
                 next,
             )
             .await
@@ -362,7 +362,7 @@ async fn buckets_take_turns_whatever_their_names() {
                 tasks: &Tasks::default(),
                 now_us: 9,
             },
-            |_| true,
+            |_, _| true,
             all,
         )
         .await
@@ -425,7 +425,7 @@ async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
                     tasks: &Tasks::default(),
                     now_us: 9,
                 },
-                |_| true,
+                |_, _| true,
                 |_, _| vec![],
             )
             .await
@@ -448,7 +448,7 @@ async fn a_place_is_offered_to_the_jobs_of_any_number_of_types() {
                     tasks: &Tasks::default(),
                     now_us: 9,
                 },
-                |_| true,
+                |_, _| true,
                 all,
             )
             .await
@@ -586,7 +586,7 @@ async fn a_release_that_clears_no_marks_conflicts_with_no_end() {
             keys,
             T,
             ReleaseOptions { rotation: &rotation, most: 9, clears, tasks: &Tasks::default(), now_us: 9 },
-            |_| true,
+            |_, _| true,
             in_turn,
         )
         .await
@@ -718,7 +718,7 @@ async fn a_mark_that_is_set_again_is_not_cleared() {
             tasks: &Tasks::default(),
             now_us: 9,
         },
-        |_| true,
+        |_, _| true,
         nobody,
     )
     .await
@@ -816,7 +816,7 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                             tasks: &Tasks::default(),
                             now_us: 9,
                         },
-                        |_| true,
+                        |_, _| true,
                         all,
                     )
                     .await?;

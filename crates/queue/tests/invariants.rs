@@ -95,7 +95,7 @@ impl Walk {
                         tasks: &Tasks::default(),
                         now_us: 9,
                     },
-                    |_| true,
+                    |_, _| true,
                     in_order,
                 )
                 .await?;
@@ -238,7 +238,7 @@ impl Walk {
                         tasks: &Tasks::default(),
                         now_us: 9,
                     },
-                    |_| true,
+                    |_, _| true,
                     in_order,
                 )
                 .await

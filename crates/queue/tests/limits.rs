@@ -346,7 +346,7 @@ async fn a_dead_worker_is_removed_whatever_its_jobs_hold() {
                             tasks: &Tasks::default(),
                             now_us: 9,
                         },
-                        |_| true,
+                        |_, _| true,
                         next,
                     )
                     .await

@@ -166,7 +166,7 @@ async fn the_class_changes_wherever_a_job_waits() {
                     tasks: &Tasks::default(),
                     now_us: 9,
                 },
-                |_| true,
+                |_, _| true,
                 all,
             )
             .await

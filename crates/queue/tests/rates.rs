@@ -4,16 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::SeqCst};
 
 use crate::common::{T, json, rows_in};
+use bytes::Bytes;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use turnwise_policy::eligibility::concurrency::Limit;
+use turnwise_policy::eligibility::condition::Value;
 use turnwise_policy::eligibility::filters::{Action, Limits, Rule};
-use turnwise_policy::eligibility::rate::{Algorithm, Rate, RateLimit, of_filter};
+use turnwise_policy::eligibility::rate::{Algorithm, Rate, RateLimit, key_of, of_filter};
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_queue::claims::{self, Claiming, Ending};
-use turnwise_queue::concurrency::{self, ReleaseOptions, Rotation, Tally};
+use turnwise_queue::concurrency::{self, Full, ReleaseOptions, ReleaseResult, Rotation, Tally};
 use turnwise_queue::tasks::Tasks;
-use turnwise_queue::{Context, Error, NewJob, Result, Terms, filters, jobs, rates, tenants};
-use turnwise_store::{Error as StoreError, Limits as StoreLimits};
+use turnwise_queue::{Context, Error, Keyspace, NewJob, Result, Terms, filters, jobs, rates, tenants};
+use turnwise_store::{Error as StoreError, Limits as StoreLimits, Transaction};
 
 /// Some time: the first µs of a test.
 const NOW_US: i64 = 1_700_000_000_000_000;
@@ -73,7 +76,7 @@ async fn try_pass(
             .take(most)
             .collect()
     };
-    let released = concurrency::release_limited(&tx, keys, T, options, |_| mine, in_order).await?;
+    let released = concurrency::release_limited(&tx, keys, T, options, |_, _| mine, in_order).await?;
     let mut passed = Passed { next_us: released.next_us, ..Passed::default() };
     let mut tally = Tally::default();
     for job in tenants::front(&tx, keys, T, "x", 500).await? {
@@ -108,6 +111,13 @@ async fn try_pass(
         Err(StoreError::Conflict) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Returns jobs to the queue, and starts none.
+async fn release(tx: &Transaction, keys: &Keyspace, most: usize, now_us: i64) -> Result<ReleaseResult> {
+    let (rotation, tasks) = (Rotation::default(), Tasks::default());
+    let options = ReleaseOptions { rotation: &rotation, most, clears: true, tasks: &tasks, now_us };
+    concurrency::release_limited(tx, keys, T, options, |_, _| true, |_, most| vec![0; most]).await
 }
 
 impl World {
@@ -272,23 +282,133 @@ async fn a_pause_closes_a_rate_for_a_time() {
     let (world, rate) = (World::new().await, Rate::new(5, 1_000));
     world.add_all(9).await;
     let limits = of(&rate, None);
-    let pause = async |until_us, now_us| {
+    let pause = async |until_us| {
         let rule = &rule(rate.clone());
-        world.run(async |tx, keys| rates::pause(tx, keys, rule, None, until_us, now_us).await).await;
+        world.run(async |tx, keys| rates::pause(tx, keys, rule, None, until_us).await).await;
     };
-    pause(NOW_US + 30 * SECOND, NOW_US).await;
+    pause(NOW_US + 30 * SECOND).await;
     let passed = world.pass(&limits, 9, NOW_US + 1).await;
     assert_eq!((passed.started.len(), passed.next_us), (0, Some(NOW_US + 30 * SECOND)));
-    // It ends earlier.
-    pause(NOW_US + SECOND, NOW_US + SECOND).await;
+    // It ends earlier, for all types of its jobs.
+    let types: Vec<String> = (0..30).map(|n| format!("type{n}")).collect();
+    for job_type in &types {
+        world
+            .run(async |tx, keys| {
+                jobs::add(tx, keys, &NewJob::new(job_type, "a", json("{}")), NOW_US).await?;
+                let limit = Limit { bucket: of_filter("api", None), most: rate.at_most };
+                let full = Full { limit, running: 0, rate: Some((rate.clone(), NOW_US + 30 * SECOND)) };
+                concurrency::hold_back_until(tx, keys, job_type, "a", &full, None, NOW_US).await
+            })
+            .await;
+    }
+    pause(NOW_US + SECOND).await;
+    while world.run(async |tx, keys| concurrency::mark_rest(tx, keys).await).await {}
+    for job_type in &types {
+        let due = world.keys.roomy_at(job_type, NOW_US + SECOND, "api");
+        assert!(world.tx().await.get(&due).await.unwrap().is_some(), "{job_type}");
+    }
     assert_eq!(world.pass(&limits, 9, NOW_US + SECOND).await.started.len(), 5);
     let keyed =
         Rule { rate: Some(Rate { key: Some("options.a".into()), ..rate.clone() }), ..rule(rate.clone()) };
     for (rule, key) in [(&keyed, None), (&rule(rate.clone()), Some("a"))] {
-        let refused =
-            world.unchecked(async |tx, keys| rates::pause(tx, keys, rule, key, NOW_US, NOW_US).await).await;
+        let refused = world.unchecked(async |tx, keys| rates::pause(tx, keys, rule, key, NOW_US).await).await;
         assert!(matches!(refused, Err(Error::Invalid { field: "key", .. })), "{refused:?}");
     }
+    // A long value is a bucket, too.
+    let (long, until_us) = ("x".repeat(200), NOW_US + 90 * SECOND);
+    world.run(async |tx, keys| rates::pause(tx, keys, &keyed, Some(&long), until_us).await).await;
+    let (tx, bucket) = (world.tx().await, of_filter("api", Some(&key_of(Some(Value::Text(long))))));
+    let mut starts = rates::Starts::read(&tx, &world.keys, &bucket).await.unwrap();
+    assert_eq!(starts.next_us(&tx, &world.keys, &rate).await.unwrap(), until_us);
+}
+
+#[tokio::test]
+async fn a_raised_token_bucket_opens_at_once() {
+    let bucket = |per_ms| Rate { algorithm: Algorithm::Bucket, ..Rate::new(100, per_ms) };
+    for before in [bucket(86_400_000), Rate::new(100, 86_400_000)] {
+        let world = World::with_limits(StoreLimits::DEFAULT).await;
+        world.add_all(260).await;
+        let mut started = 0;
+        while started < 100 {
+            started += world.pass(&of(&before, None), 40, NOW_US).await.started.len();
+        }
+        world.run(async |tx, keys| filters::put(tx, keys, &rule(bucket(60_000))).await).await;
+        world.run(async |tx, keys| concurrency::release_old(tx, keys, None, 1_000).await).await;
+        let raised = of(&bucket(60_000), None);
+        assert_eq!(world.pass(&raised, 40, NOW_US + 599_999).await.started.len(), 0);
+        assert_eq!(world.pass(&raised, 40, NOW_US + 6 * SECOND).await.started.len(), 10);
+        let mut started = 0;
+        for _ in 0..4 {
+            started += world.pass(&raised, 40, NOW_US + 80 * SECOND).await.started.len();
+        }
+        assert_eq!(started, 100, "a full bucket");
+    }
+}
+
+#[tokio::test]
+async fn a_returned_job_that_does_not_start_costs_no_period() {
+    let world = World::new().await;
+    for (n, id) in (0..).zip(["first", "a", "b"]) {
+        world.add(id, &[], NOW_US + n).await;
+    }
+    let day = of(&Rate::new(1, 86_400_000), None);
+    assert_eq!(world.pass(&day, 9, NOW_US + 9).await.started, ["first"]);
+    let next_us = NOW_US + 9 + 86_400 * SECOND;
+    // `a` returns, and is cancelled before a worker claims it.
+    let released = world.run(async |tx, keys| release(tx, keys, 1, next_us).await).await;
+    assert_eq!(world.front("x").await.len(), 1);
+    world.run(async |tx, keys| jobs::cancel(tx, keys, T, "a", next_us).await).await;
+    let soon_us = released.next_us.unwrap();
+    assert!(soon_us <= next_us + 10 * SECOND, "{soon_us}");
+    assert_eq!(world.pass(&day, 9, soon_us).await.started, ["b"]);
+}
+
+#[tokio::test]
+async fn jobs_of_one_name_and_number_obey_their_own_periods() {
+    let (world, none) = (World::with_limits(StoreLimits::DEFAULT).await, Limits::default());
+    for n in 0..40 {
+        world.add(&format!("a{n:02}"), &["rate:2/1h:net"], NOW_US + n).await;
+    }
+    for n in 0..4 {
+        world.add(&format!("b{n}"), &["rate:2/1s:net"], NOW_US + 100 + n).await;
+    }
+    assert_eq!(world.pass(&none, 9, NOW_US + 900).await.started, ["a00", "a01"]);
+    let mut now_us = NOW_US + 900;
+    let mut started = Vec::new();
+    while started.len() < 4 {
+        let passed = world.pass(&none, 9, now_us).await;
+        started.extend(passed.started);
+        now_us = passed.next_us.unwrap().max(now_us + 1);
+        assert!(now_us < NOW_US + 10 * SECOND, "{started:?}");
+    }
+    assert_eq!(started, ["b0", "b1", "b2", "b3"]);
+}
+
+#[tokio::test]
+async fn buckets_of_other_workers_set_a_time_and_no_endless_passes() {
+    let world = World::with_limits(StoreLimits::DEFAULT).await;
+    world
+        .run(async |tx, keys| {
+            for n in 0..450 {
+                tx.set(keys.roomy_at(T, NOW_US, &format!("f{n:03}")), Bytes::from_static(b"1000000"))?;
+            }
+            Ok(())
+        })
+        .await;
+    let (rotation, tasks, mut again) = (Rotation::default(), Tasks::default(), Vec::new());
+    for _ in 0..12 {
+        let options =
+            ReleaseOptions { rotation: &rotation, most: 9, clears: true, tasks: &tasks, now_us: NOW_US };
+        // Its part at another time does not count.
+        let mine = |_: &str, at_us| at_us != NOW_US;
+        let tx = world.tx().await;
+        let released =
+            concurrency::release_limited(&tx, &world.keys, T, options, mine, |_, _| Vec::new()).await;
+        let released = released.unwrap();
+        assert_eq!(released.next_us, Some(NOW_US + 10_000));
+        again.push(released.more);
+    }
+    assert!(again.windows(2).all(|two| two != [true, true]), "{again:?}");
 }
 
 #[tokio::test]
@@ -319,6 +439,10 @@ async fn wrong_rates_are_refused() {
     let mut new = NewJob::new(T, "a", json("{}"));
     new.spec.reasons = vec!["rate:0/1s:net".into()];
     assert!(new.check().unwrap_err().to_string().starts_with("reason: `rate:0/1s:net` is no rate"));
+    new.spec.reasons = vec!["rate:100/1s:a".into(), "rate:1000/1h:b".into()];
+    new.check().unwrap();
+    new.spec.reasons.push("rate:1000/1h:a".into());
+    assert!(new.check().unwrap_err().to_string().starts_with("reason: `rate:1000/1h:a`: another reason"));
 }
 
 /// Two workers whose clocks differ claim at the same time, with conflicts.

@@ -68,7 +68,7 @@ impl World {
         self.run(async |tx, keys| {
             let rotation = &Rotation::default();
             let options = ReleaseOptions { rotation, most, clears: true, tasks, now_us: 9 };
-            concurrency::release_limited(tx, keys, T, options, |_| mine, in_turn).await
+            concurrency::release_limited(tx, keys, T, options, |_, _| mine, in_turn).await
         })
         .await;
     }

@@ -197,7 +197,8 @@ async fn for_a_period_no_other_is_added_whatever_becomes_of_the_job() {
     let claim = world.claim("a", 20).await;
     world.end("a", &claim, Ending::completed(json("1")), 30).await;
     assert_eq!(world.found(&period("b"), 40).await, kept("a"));
-    world.run(async |tx, keys| jobs::remove(tx, keys, T, "a").await).await;
+    world.run(async |tx, keys| jobs::prune(tx, keys, T, 31, 10).await).await;
+    assert!(world.find("a").await.is_none());
     assert_eq!(world.found(&period("b"), 109).await, kept("a"));
     assert_eq!(world.found(&period("a"), 109).await, kept("a"), "also under its own id");
     // Another job of the id, of another tenant, has nothing to do with the key.
@@ -219,6 +220,17 @@ async fn for_a_period_no_other_is_added_whatever_becomes_of_the_job() {
     assert_eq!(again, Outcome::Added(Added::AlreadyWaiting));
     assert_eq!(world.found(&period("e"), 449).await, kept("d"));
     world.fresh(&period("e"), 450).await;
+    // A client that removes a job frees its key, and that of no other one.
+    let remove = async |id: &str| world.run(async |tx, keys| jobs::remove(tx, keys, T, id).await).await;
+    remove("d").await;
+    assert_eq!(world.found(&period("f"), 451).await, kept("e"));
+    remove("e").await;
+    world.fresh(&period("f"), 452).await;
+    let claim = world.claim("f", 453).await;
+    remove("f").await;
+    assert_eq!(world.found(&period("g"), 454).await, kept("f"), "it runs");
+    world.end("f", &claim, Ending::Stopped, 455).await;
+    world.fresh(&period("g"), 456).await;
 }
 
 #[tokio::test]

@@ -180,7 +180,7 @@ async fn a_rate_limits_the_starts_of_each_value_and_a_handler_can_close_it() {
     let rate = json!({ "at_most": 3, "per_ms": 3_600_000, "key": "options.customer" });
     server.put("/v1/filters/mails", &json!({ "action": "rate", "rate": rate })).await;
     server.poll("/v1/jobs/mail/a3", |job| job["state"] == "pending").await;
-    let updated = worker.end("b1", "update", json!({ "rate_pause_ms": 86_400_000 })).await;
+    let updated = worker.end("b1", "update", json!({ "rate_pause_ms": 3_600_000 })).await;
     assert_eq!(updated.status, 200, "{}", updated.body);
     add(&server, json!({ "id": "b3", "options": { "customer": "beta" } })).await;
     assert_eq!(worker.next_ids(100).await, ["a3"]);

@@ -109,7 +109,7 @@ async fn what_makes_no_key_says_why() {
         (json!({"mode": "forever"}), "while_waiting"),
         (json!({"mode": "period"}), "unique.period_ms"),
         (json!({"mode": "period", "period_ms": 0}), "unique"),
-        (json!({"mode": "period", "period_ms": 315_360_000_001_u64}), "unique"),
+        (json!({"mode": "period", "period_ms": 2_678_400_001_u64}), "unique"),
         (json!({"mode": "until_end", "period_ms": 1}), "unique.period_ms"),
         (json!({"mode": "until_end", "key": "k", "of": ["/a"]}), "unique.of"),
         (json!({"mode": "until_end", "key": ""}), "unique.key"),

@@ -173,6 +173,11 @@ impl Context<'_> {
     fn is_mine(&self, id: &str) -> bool {
         self.is_eager() || self.claimant.shard.has(id)
     }
+
+    /// Whether a bucket is in the worker's part at a time, in µs.
+    fn is_mine_at(&self, bucket: &str, at_us: i64) -> bool {
+        self.is_eager() || self.claimant.shard.has_at(bucket, at_us)
+    }
 }
 
 /// Makes one pass. The worker has claimed the jobs once the transaction is committed. Without a free slot, a pass only
@@ -204,7 +209,7 @@ pub(crate) async fn pass(
         keys,
         job_type,
         concurrency::ReleaseOptions { rotation, most, clears: failed == 0, tasks: claimant.tasks, now_us },
-        mine,
+        |bucket, at_us| context.is_mine_at(bucket, at_us),
         turns,
     )
     .await?;
