@@ -86,7 +86,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "no_membership_check",
         file: "crates/queue/src/claims.rs",
         find: "        None => Err(Error::Halt),\n    }\n}",
-        replace: "        None => Ok(Membership { external: false }),\n    }\n}",
+        replace: "        None => Ok(Membership { external: false, mode: Mode::Active }),\n    }\n}",
         why: "A worker that was removed still claims jobs and writes.",
     },
     Mutant {
