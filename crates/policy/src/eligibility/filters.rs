@@ -30,7 +30,7 @@ pub enum Action {
     /// The job starts only while fewer jobs of the filter run than its limit ([`concurrency`](super::concurrency)).
     #[serde(alias = "rate_limit")]
     Concurrency,
-    /// The job starts only while fewer jobs of the filter have started in a period than its rate allows ([`rate`](super::rate)).
+    /// The job starts only while fewer jobs of the filter have started in a period than its rate allows (see [`super::rate`]).
     Rate,
 }
 
