@@ -166,7 +166,8 @@ static USUAL: LazyLock<Terms> = LazyLock::new(|| Terms {
 });
 
 impl Terms {
-    /// Those of most runs: the records of these do not repeat them.
+    /// Those of most runs: the records of these do not repeat them. So they are a part of the format of rows: with other settings by default,
+    /// these stay as they are.
     pub fn usual() -> &'static Terms {
         &USUAL
     }

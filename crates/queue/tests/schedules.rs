@@ -99,7 +99,7 @@ fn told(fire: &FireRecord) -> String {
 }
 
 #[tokio::test]
-async fn an_instant_fires_once_whoever_does_it_and_however_often() {
+async fn an_instant_fires_once_on_any_node_and_however_often_it_is_tried() {
     let world = World::new().await;
     let mut nightly = new("nightly", 10);
     nightly.template.spec.tenant = "acme".to_owned();

@@ -2,7 +2,7 @@
 //!
 //! *Model.* A schedule is a row with its calendar and the template of its jobs ([`Schedule`]). The instant at which it fires next is in that row, and in an index of
 //! due ones that all nodes watch. To fire is one transaction ([`fire()`]): it adds the job `{schedule}@{instant}` and moves the next instant. So an instant
-//! fires once, whoever does it and however often it is tried. The id of the job makes this hold even if the rows of the schedule are restored from a
+//! fires once, on whichever node, and however often it is tried. The id of the job makes this hold even if the rows of the schedule are restored from a
 //! copy.
 //!
 //! ```text

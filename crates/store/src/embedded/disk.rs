@@ -15,7 +15,7 @@ use crate::Error;
 
 /// The most bytes that other files than that of the log's newest records have on their way to the disk. A sync of the log waits for what
 /// is on its way: 32 MB of a checkpoint would delay all commits by some 25 ms.
-pub(super) const PIECE_BYTES: usize = 512 << 10;
+pub(super) const PIECE_BYTES: usize = 256 << 10;
 
 /// `EMFILE` and `ENFILE` on every Unix.
 const NO_DESCRIPTORS: i32 = 24;

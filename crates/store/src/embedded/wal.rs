@@ -287,7 +287,6 @@ impl Segment {
     fn grow(&mut self, end: u64) -> io::Result<()> {
         let allocated = end.next_multiple_of(GROWTH_BYTES);
         write_zeros(&self.file, self.allocated, allocated)?;
-        self.file.sync()?;
         self.file.write_at(&file_head(self.number, allocated), 0)?;
         self.allocated = allocated;
         Ok(())
