@@ -246,6 +246,8 @@ async fn spawn(folder: &Path, port: Option<u16>) -> (Process, u16) {
     };
     let mut child = command
         .current_dir(folder)
+        // It keeps each attachment of a multipart request as a file there, and never deletes it.
+        .env("TMPDIR", folder)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(errors)

@@ -55,7 +55,7 @@ impl Cluster {
         let (file, code, message) = (&self.file, error.code(), error.message());
         match code {
             TRANSACTION_TIMED_OUT => format!(
-                "the FoundationDB cluster of {file} does not answer: is it running? `fdbcli -C {file} --exec status` tells"
+                "the FoundationDB cluster of {file} does not answer: is it running, and have its disks room? `fdbcli -C {file} --exec status` tells"
             ),
             DATABASE_LOCKED => {
                 format!("the FoundationDB cluster of {file} is locked: `fdbcli -C {file}` unlocks it")
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn an_error_that_a_user_can_fix_says_how() {
-        let told = [(1031, "is it running?"), (1038, "unlocks it"), (2107, "FDB_TLS_CA_FILE")];
+        let told = [(1031, "is it running, and have its disks room?"), (1038, "unlocks it"), (2107, "FDB_TLS_CA_FILE")];
         for (code, advice) in told {
             let line = read(code).to_string();
             assert!(line.contains(advice) && line.contains("fdb.cluster"), "{line}");
