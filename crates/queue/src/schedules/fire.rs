@@ -160,9 +160,14 @@ async fn fire_at(
             None => Outcome::Skipped,
             Some(after) => {
                 job.after = after;
-                match jobs::add_once(tx, keys, &job, now_us).await? {
-                    Added::AlreadyThere => Outcome::Exists,
-                    _ => Outcome::Added,
+                match jobs::add_once(tx, keys, &job, now_us).await {
+                    Ok(Added::AlreadyThere) => Outcome::Exists,
+                    Ok(_) => Outcome::Added,
+                    // Its group is closed, or gone.
+                    Err(Error::Invalid { field: "group", problem }) => {
+                        Outcome::refused(&format!("group: {problem}"))
+                    }
+                    Err(error) => return Err(error),
                 }
             }
         },
