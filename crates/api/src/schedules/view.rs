@@ -141,6 +141,7 @@ fn job(Template { job_type, spec, priority }: Template) -> NewJob {
         keep_ms: ms(spec.lifetime.keep_us),
         reason: spec.reasons,
         priority: priority.map(i32::from),
+        group: spec.group.map(|group| group.name),
         ..AddJob::default()
     };
     NewJob::new(job_type, job)
