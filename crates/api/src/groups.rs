@@ -11,7 +11,7 @@ use turnwise_protocol::{
     MAX_BATCH_BODY_BYTES, MAX_NEW_GROUPS, NewGroup, NewJob, Nothing, RemovedGroup, codes, names,
 };
 use turnwise_queue::groups::{
-    self as rows, CallbackJob, Created, DEFAULT_GROUP_KEEP_US, GroupEnd, MAX_GROUPS_OF_TENANT, On, Removed,
+    self as rows, CallbackJob, Created, GroupEnd, MAX_GROUPS_OF_TENANT, On, Removed,
 };
 use turnwise_queue::schedules::Template;
 use turnwise_queue::{DEFAULT_TENANT, End, Error as QueueError, MAX_LIFETIME_US};
@@ -152,7 +152,8 @@ async fn prepare(app: &App, caller: &Caller, mut group: NewGroup, at: String) ->
         return Err(V1Error::read_only(&tenant));
     }
     let keep_us = match group.keep_ms.map(|ms| i64::try_from(ms).unwrap_or(i64::MAX).saturating_mul(1_000)) {
-        None => DEFAULT_GROUP_KEEP_US,
+        // As long as its jobs: while they are there, a repetition of an add finds both.
+        None => retention_us(app),
         Some(us) if us <= MAX_LIFETIME_US => us,
         Some(_) => return Err(bad("keep_ms: must be at most ten years".to_owned())),
     };
@@ -177,6 +178,12 @@ async fn prepare(app: &App, caller: &Caller, mut group: NewGroup, at: String) ->
     };
     new.check().map_err(|error| bad(error.to_string()))?;
     Ok(Wanted { group: new, stays_open: group.open, at })
+}
+
+/// How long ended jobs are kept, in µs.
+fn retention_us(app: &App) -> i64 {
+    let us = app.config.get().jobs.retention.as_micros();
+    i64::try_from(us).map_or(MAX_LIFETIME_US, |us| us.min(MAX_LIFETIME_US))
 }
 
 fn own_tenant(caller: &Caller) -> String {

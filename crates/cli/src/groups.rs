@@ -49,7 +49,7 @@ pub(crate) struct AddArgs {
     /// At most so many of its jobs run at the same time
     #[arg(long, value_name = "N")]
     at_once: Option<u32>,
-    /// How long the group is kept after its end. The default is a day
+    /// How long the group is kept after its end. The default is `[jobs] retention`
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     keep: Option<Duration>,
     /// Add a job of this type when all jobs of the group have ended

@@ -37,7 +37,7 @@ pub struct NewGroup {
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1000)]
     pub at_once: Option<u32>,
-    /// How long the group is kept after its end, in ms. A day if it is left out. Its jobs are kept as all jobs are.
+    /// How long the group is kept after its end, in ms. If it is left out, as long as the server keeps jobs (`[jobs] retention`).
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 315_360_000_000_u64)]
     pub keep_ms: Option<u64>,

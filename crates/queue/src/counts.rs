@@ -15,6 +15,7 @@ use bytes::Bytes;
 use turnwise_store::key::successor;
 use turnwise_store::{Store, Sum, Transaction};
 
+use crate::group_recount::{self, Members};
 use crate::keyspace::{KeyRange, behind};
 use crate::place::{End, Place};
 use crate::reads;
@@ -417,6 +418,7 @@ async fn fold_one(
 /// As the store.
 pub async fn rebuild(store: &Store, keys: &Keyspace) -> Result<u64> {
     let mut sums: BTreeMap<(String, String), Sum> = BTreeMap::new();
+    let mut members = Members::default();
     let mut types: Vec<String> = Vec::new();
     loop {
         let tx = store.begin().await?;
@@ -435,6 +437,7 @@ pub async fn rebuild(store: &Store, keys: &Keyspace) -> Result<u64> {
                 store.transact(|tx| async move { reads::rows(&tx, range.clone(), PAGE).await }).await?;
             for (_, value) in &rows {
                 let job = decode_job(value)?;
+                members.enter(&job);
                 *sums.entry((job_type.clone(), job.spec.tenant)).or_default() += one(&job.place);
             }
             match rows.last() {
@@ -457,6 +460,7 @@ pub async fn rebuild(store: &Store, keys: &Keyspace) -> Result<u64> {
     for chunk in sums.chunks(MAX_SUMS) {
         store.transact(|tx| async move { write(&tx, keys, chunk) }).await?;
     }
+    group_recount::rebuild(store, keys, members).await?;
     Ok(total)
 }
 

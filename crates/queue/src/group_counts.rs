@@ -15,6 +15,13 @@ use crate::{Job, Result};
 /// The width of a field in bits.
 const FIELD_BITS: usize = 40;
 
+impl Job {
+    /// The rows that a move writes for its group, at most.
+    pub(crate) fn group_rows(&self) -> usize {
+        if self.group.is_some() { 3 } else { 0 }
+    }
+}
+
 /// The fields of the stored sum, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Field {
@@ -28,7 +35,7 @@ pub(crate) enum Field {
 
 impl Field {
     /// What a job in this place counts as.
-    fn of(place: &Place) -> Field {
+    pub(crate) fn of(place: &Place) -> Field {
         match place {
             Place::Ended(end) => Field::of_end(*end),
             _ => Field::Open,

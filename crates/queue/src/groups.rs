@@ -160,7 +160,7 @@ impl NewGroup {
 pub enum Created {
     /// It is new, and open.
     New,
-    /// It was there already, exactly so: nothing was written.
+    /// It was there already, with the same parent, limit and callbacks: nothing was written.
     Same,
 }
 
@@ -174,7 +174,7 @@ pub async fn create(tx: &Transaction, keys: &Keyspace, new: &NewGroup, now_us: i
     let callbacks: Vec<On> = new.callbacks.keys().copied().collect();
     if let Some(old) = get(tx, keys, tenant, name).await? {
         let is_same = old.parent.as_ref().map(|parent| &parent.name) == new.parent.as_ref()
-            && (old.at_once, old.keep_us, &old.callbacks) == (*at_once, *keep_us, &callbacks)
+            && (old.at_once, &old.callbacks) == (*at_once, &callbacks)
             && same_callbacks(tx, keys, new).await?;
         return match is_same {
             true => Ok(Created::Same),

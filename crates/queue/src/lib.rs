@@ -54,6 +54,7 @@ pub mod filters;
 pub mod fleets;
 mod format;
 mod group_counts;
+mod group_recount;
 mod group_row;
 pub mod groups;
 pub mod history;

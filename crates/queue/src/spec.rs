@@ -167,7 +167,8 @@ impl JobSpec {
         if !self.locks.is_none() {
             check_requests(&self.locks)?;
         }
-        if self.reasons.len() > MAX_REASONS {
+        // One is that of its group.
+        if self.reasons.len() > MAX_REASONS + usize::from(self.group.is_some()) {
             let problem = format!("has {} texts; at most {MAX_REASONS} are allowed", self.reasons.len());
             return Err(Error::Invalid { field: "reason", problem });
         }

@@ -364,6 +364,26 @@ async fn what_a_group_states_is_bounded() {
     refuses(NewGroup { parent: Some(name), ..new("h", &[]) }, "in each other").await;
 }
 
+#[tokio::test]
+async fn counts_that_are_lost_are_made_again() {
+    let world = World::new().await;
+    world.create(&new("g", &[On::Complete])).await;
+    world.create(&NewGroup { parent: Some("g".to_owned()), ..new("in", &[]) }).await;
+    for id in ["a", "b"] {
+        world.add(&member(id, "g")).await;
+    }
+    world.close("g").await;
+    world.end("a", done()).await;
+    let rows = crate::common::rows_in(&world.store, world.keys.all_group_counts()).await;
+    let clear = async |tx: &Transaction, _: &Keyspace| {
+        rows.iter().try_for_each(|(key, _)| Ok(tx.clear(key.clone())?))
+    };
+    world.unchecked(clear).await.unwrap();
+    turnwise_queue::counts::rebuild(&world.store, &world.keys).await.unwrap();
+    world.check().await;
+    assert_eq!(world.counts("g").await, counts(2, 1, 0, 0, 0));
+}
+
 /// Commits of which the caller does not learn whether they took effect are repeated, as the store's callers do.
 async fn repeated<R>(
     world: &World,
