@@ -15,6 +15,7 @@ use turnwise_policy::predictive_queue::locks::{Levels, Mode};
 use turnwise_queue::check::Invariant;
 use turnwise_queue::claims::{self, Claiming, Ending};
 use turnwise_queue::concurrency::{Full, LimitedPlace, ReleaseOptions, Tally};
+use turnwise_queue::groups::{self, CallbackJob, Member, NewGroup};
 use turnwise_queue::keyspace::QueuePlace;
 use turnwise_queue::locks::{self, LockAt, Spot};
 use turnwise_queue::schedules::{self, NewSchedule, Template};
@@ -141,9 +142,20 @@ async fn fill_lasting(store: &Store) {
             Template { job_type: "t".into(), spec: JobSpec::default(), priority: None, states_locks: false };
         let hourly = NewSchedule::new("hourly", calendar, template, json("1".into()));
         schedules::put(&tx, keys, &hourly, 7).await?;
+        let template = Template { job_type: "t".into(), spec: JobSpec::default(), priority: None };
+        let complete = CallbackJob { template, options: json("1".into()) };
+        let callbacks = [(groups::On::Complete, complete)].into();
+        groups::create(&tx, keys, &NewGroup { callbacks, ..NewGroup::new("default", "g") }, 7).await?;
+        let member = NewJob::new("t", "member", json("1".into()));
+        let member = member.with(|spec| spec.group = Some(Member::of("g")));
+        jobs::add(&tx, keys, &member, 7).await?;
+        groups::create(&tx, keys, &NewGroup::new("default", "ended"), 7).await?;
+        groups::close(&tx, keys, "default", "ended").await?;
         Ok::<_, turnwise_queue::Error>(())
     };
     store.transact(create).await.unwrap();
+    let end = |tx: Transaction| async move { groups::settle(&tx, keys, "default", "ended", 8).await };
+    assert!(store.transact(end).await.unwrap().ended.is_some());
 }
 
 #[tokio::test]
@@ -283,6 +295,19 @@ async fn each_damage_violates_its_own_invariant() {
         (vec![Change(keys.schedule("hourly"), json!({ "next": 9 }))], &[I::ScheduleAgrees; 2]),
         (vec![Raw(keys.schedule("hourly"), b"{")], &[I::Readable]),
         (vec![Raw(keys.schedules_versionstamp(), b"short")], &[I::Stamped]),
+        // Groups: `g` is open, and has a job; `ended` has ended.
+        (vec![Clear(keys.group_mark("default", "g"))], &[I::GroupAgrees]),
+        (vec![Raw(keys.group_mark("default", "g"), b"short")], &[I::Stamped]),
+        (vec![Clear(keys.group_callback("default", "g", "complete"))], &[I::GroupAgrees]),
+        (vec![Set(keys.group_callback("default", "nobody", "complete"), json!({}))], &[I::GroupAgrees]),
+        (vec![Clear(key_of(r#"["group_removals""#))], &[I::GroupAgrees]),
+        (vec![Raw(keys.group_removal(7, "default", "g"), b"")], &[I::GroupAgrees]),
+        (vec![Change(keys.group("default", "ended"), json!({ "ended": null }))], &[I::GroupAgrees; 2]),
+        (vec![Raw(keys.group("default", "g"), b"{")], &[I::Readable]),
+        (vec![Clear(key_of(r#"["group_counts","default","g@"#))], &[I::GroupCounted]),
+        (vec![Raw(keys.group_counts("default", "g@1"), b"short")], &[I::Readable]),
+        (vec![Raw(keys.group_counts("default", "nobody@1"), &[1; 64])], &[I::GroupCounted]),
+        (vec![Raw(keys.group_wake(), b"short")], &[I::Stamped]),
         // The store.
         (vec![Raw(keys.format(), b"99")], &[I::Format]),
         (vec![Clear(keys.format())], &[I::Format]),

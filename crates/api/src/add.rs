@@ -6,6 +6,7 @@ use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, IfExists, MAX_ADDED, MAX_AFTER, MAX_BATCH_BODY_BYTES,
     MAX_DELAY_MS, MAX_TIME_US, NewJob, TaskTerms, codes, names,
 };
+use turnwise_queue::groups::{GROUP_TAG, Member};
 use turnwise_queue::locks::has_room;
 use turnwise_queue::tags::MAX_TAGS;
 use turnwise_queue::trace::Traceparent;
@@ -23,6 +24,7 @@ use super::body::Json;
 use super::catalogue;
 use super::error::{Result, V1Error};
 use super::extract::{Call, Shown, TypePath};
+use super::groups::{self, Expanded};
 use super::responses::{BadBody, Common};
 use super::{builtin_types, quota, types, unique, view};
 
@@ -56,7 +58,10 @@ pub(super) async fn add_job(
 
 /// Adds a job, if the caller may.
 pub async fn one(app: &App, caller: &Caller, job: NewJob, sent: Traceparent) -> Result<AddedJob> {
-    let added = add(app, caller, vec![job], sent, |_| String::new()).await?;
+    if job.count.is_some() || job.at_once.is_some() {
+        return Err(V1Error::bad("count: belongs to POST /v1/jobs", "send it there, in the list `jobs`"));
+    }
+    let added = add(app, caller, vec![job], (&[], &[]), sent, |_| String::new()).await?;
     let Some(added) = added.into_iter().next() else { unreachable!("one job goes in, one comes out") };
     Ok(added)
 }
@@ -85,18 +90,21 @@ pub fn is_for_clients(job_type: &str) -> bool {
 pub(super) async fn add_jobs(
     Call { app, caller, .. }: Call,
     headers: HeaderMap,
-    Json(AddJobs { jobs }): Json<AddJobs, MAX_BATCH_BODY_BYTES>,
+    Json(AddJobs { jobs, groups }): Json<AddJobs, MAX_BATCH_BODY_BYTES>,
 ) -> Result<Shown<AddedJobs>> {
     if jobs.is_empty() || jobs.len() > MAX_ADDED {
         let reason = format!("jobs: has {} jobs; 1 to {MAX_ADDED} are allowed", jobs.len());
         return Err(V1Error::bad(reason, "split them into several requests"));
     }
-    let jobs = add(&app, &caller, jobs, traced::parent(&headers), |n| format!("jobs[{n}].")).await?;
+    let Expanded { jobs, places, groups } = groups::expand(&app, jobs, groups)?;
+    let groups = groups::prepared(&app, &caller, groups).await?;
+    let place = |n: usize| format!("jobs[{}].", places[n].0);
+    let jobs = add(&app, &caller, jobs, (&groups, &places), traced::parent(&headers), place).await?;
     Ok(Shown(AddedJobs { jobs }))
 }
 
 /// Number of rows that adding one job writes, not counting large options.
-const ROWS_PER_JOB: usize = 11 + MAX_TAGS;
+const ROWS_PER_JOB: usize = 12 + MAX_TAGS;
 /// Bytes of a job in a transaction beside its options: its record and its keys.
 const JOB_BYTES: usize = 100_000;
 
@@ -116,11 +124,13 @@ struct Ready {
     made: bool,
 }
 
-/// Adds jobs, in as few transactions as the store allows. `sent` is the request's trace, and `place` names the n-th job in errors.
+/// Adds jobs, in as few transactions as the store allows, and creates these groups, which the jobs may name. `places` has the index of each job in its array. `sent`
+/// is the request's trace, and `place` names the n-th job in errors.
 async fn add(
     app: &App,
     caller: &Caller,
     jobs: Vec<NewJob>,
+    (groups, places): (&[groups::Wanted], &[(usize, Option<u32>)]),
     sent: Traceparent,
     place: impl Fn(usize) -> String + Sync,
 ) -> Result<Vec<AddedJob>> {
@@ -135,6 +145,9 @@ async fn add(
         let mut one = prepare(app, caller, &commands, job, now_us, || place(ready.len()))?;
         // The jobs of one request are queued in its order. The last one gets the place that a single job would get.
         one.job.order_us = Some(first_us + n);
+        if let Some(group) = &mut one.job.spec.group {
+            group.index = places.get(ready.len()).and_then(|(_, index)| *index);
+        }
         one.trace = app.spans.begin(sent, &**app.store.runtime());
         one.job.spec.trace = one.trace.map(|trace| trace.context);
         ready.push(one);
@@ -149,7 +162,9 @@ async fn add(
     let mut added: Vec<AddedJob> = Vec::with_capacity(ready.len());
     while added.len() < ready.len() {
         let first = added.len();
-        match add_some(app, caller, &ready[first..], now_us, &|n| place(first + n)).await {
+        let end = ready.len().min(first + MAX_ADDED);
+        let making = groups::Making { groups, begins: first == 0, ends: end == ready.len() };
+        match add_some(app, caller, (&ready[first..end], making), now_us, &|n| place(first + n)).await {
             Ok(some) => {
                 record_spans(app, &ready[added.len()..], &some);
                 added.extend(some);
@@ -187,7 +202,7 @@ fn record_spans(app: &App, ready: &[Ready], added: &[AddedJob]) {
 async fn add_some(
     app: &App,
     caller: &Caller,
-    ready: &[Ready],
+    (ready, making): (&[Ready], groups::Making<'_>),
     now_us: i64,
     place: &(dyn Fn(usize) -> String + Sync),
 ) -> Result<Vec<AddedJob>> {
@@ -197,6 +212,7 @@ async fn add_some(
         let some = &ready[..most];
         let added = app.store.transact(|tx| async move {
             let mut added = Vec::with_capacity(some.len());
+            making.begin(app, &tx, now_us).await?;
             for (n, Ready { job, made, .. }) in some.iter().enumerate() {
                 if is_full(&app.store, &tx, added.len()) {
                     break;
@@ -232,6 +248,9 @@ async fn add_some(
                 };
                 let (job_type, id) = (job.job_type.clone(), job.id.clone());
                 added.push(AddedJob { job_type, id, added: done, found: None });
+            }
+            if added.len() == ready.len() {
+                making.end(app, &tx).await?;
             }
             Ok::<_, V1Error>(added)
         });
@@ -422,6 +441,12 @@ pub(super) fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
     if request.tags.as_ref().is_some_and(|tags| tags.len() > MAX_TAGS) {
         return Err(bad(format!("tags: at most {MAX_TAGS} are allowed")));
     }
+    if request.tags.iter().flatten().any(|tag| tag.starts_with(GROUP_TAG)) {
+        return Err(bad(format!("tags: {GROUP_TAG}NAME is the tag of a group; name the group in `group`")));
+    }
+    let group = request.group.as_deref();
+    let checked = group.map_or(Ok(()), |group| names::check_group("group", group));
+    checked.map_err(|problem| bad(problem.to_string()))?;
     let terms = types::stated(TaskTerms {
         max_attempts: request.max_attempts,
         backoff: request.backoff.clone(),
@@ -445,6 +470,7 @@ pub(super) fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
         retry: terms.retry.or(spec.retry),
         lifetime: terms.lifetime.or(spec.lifetime),
         unique: request.unique.as_ref().map(unique::stated).transpose()?.or(spec.unique),
+        group: group.map(Member::of).or(spec.group),
         reasons: if request.reason.is_empty() { spec.reasons } else { request.reason.clone() },
         ..spec
     })

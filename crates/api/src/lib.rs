@@ -19,6 +19,7 @@ mod events;
 mod extract;
 pub mod filters;
 pub mod fleets;
+pub mod groups;
 pub mod history;
 pub mod identities;
 pub mod indexes;
@@ -94,6 +95,9 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(schedules::fire_schedule))
         .routes(routes!(schedules::backfill_schedule))
         .routes(routes!(schedules::preview_unstored))
+        .routes(routes!(groups::list_groups, groups::create_group))
+        .routes(routes!(groups::get_group, groups::remove_group))
+        .routes(routes!(groups::close_group))
         .routes(routes!(jobs::cancel_job))
         .routes(routes!(jobs::retry_job))
         .routes(routes!(edit::hold_job))

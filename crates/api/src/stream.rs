@@ -54,8 +54,8 @@ pub(super) struct StreamParams {
     /// Only events after which the job is in one of these states, separated by commas. `removed` is one.
     #[param(nullable = false, max_length = 1000, pattern = r"^[a-z,]*$")]
     state: Option<String>,
-    /// Only these events, separated by commas: `added`, `started`, `stopped`, `crashed`, `snoozed`, `completed`, `failed`, `expired`, `cancelled`, `edited`, `held`, `released`, `removed`.
-    #[param(nullable = false, max_length = 1000, pattern = r"^[a-z,]*$")]
+    /// Only these events, separated by commas: `added`, `started`, `stopped`, `crashed`, `snoozed`, `completed`, `failed`, `expired`, `cancelled`, `edited`, `held`, `released`, `removed`, `group_ended`.
+    #[param(nullable = false, max_length = 1000, pattern = r"^[a-z_,]*$")]
     event: Option<String>,
     /// The maximum number of events in a page. With this, or with `wait_ms`, the response is a page as JSON, and no stream.
     #[param(nullable = false, minimum = 1, maximum = 1000)]
@@ -80,6 +80,7 @@ pub const EVENTS: &[&str] = &[
     "held",
     "released",
     "removed",
+    "group_ended",
 ];
 const STATES: &[&str] =
     &["pending", "delayed", "running", "waiting", "crashing", "completed", "failed", "cancelled", "removed"];

@@ -4,6 +4,7 @@ use serde_json::value::RawValue;
 use turnwise_policy::backoff::{OnLost, Waits};
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_protocol::{self as api, MAX_SHOWN_OPTIONS_BYTES, OnLost as ApiOnLost};
+use turnwise_queue::groups::GROUP_TAG;
 use turnwise_queue::output::{self, KeptError};
 use turnwise_queue::{EventKind, Job, State, jobs, secrets, types};
 use turnwise_store::Transaction;
@@ -14,7 +15,7 @@ pub(super) use turnwise_explain::{limited, state, waits_for_time};
 use super::app::App;
 use super::builtin_types;
 use super::error::Result;
-use super::unique;
+use super::{groups, unique};
 
 /// A variant of one enum as that of another one with the same name. The compiler checks that all variants are named.
 macro_rules! same {
@@ -86,7 +87,7 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
         priority: i32::from(job.priority),
         user: job.spec.user,
         task: job.spec.task,
-        tags: job.spec.tags.into_iter().collect(),
+        tags: job.spec.tags.into_iter().filter(|tag| !tag.starts_with(GROUP_TAG)).collect(),
         added_us: job.added_us,
         changed_us: job.changed_us,
         started_us: job.started_us,
@@ -110,6 +111,8 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
             scheduled_at_us: from.at_us,
             fired_at_us: from.fired_us,
         }),
+        group: job.spec.group.map(|group| api::JobGroup { name: group.name, index: group.index }),
+        callback: job.spec.callback.map(groups::shown_callback),
         unique_held: job.unique_key.as_ref().filter(|key| key.until_us.is_none()).map(|key| key.held),
         unique_until_us: job.unique_key.and_then(|key| key.until_us),
         unique: job.spec.unique.map(unique::shown),

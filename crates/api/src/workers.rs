@@ -8,10 +8,10 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde_json::value::RawValue;
 use turnwise_protocol::{
     Accept, Accepted, AcceptedJob, Answer, EndRuns, EndState, Ended, EndedRun, EndedRuns, Fail, FailRun,
-    Finish, FinishRun, Left, MAX_CLAIM, MAX_DELAY_MS, MAX_ENDS, MAX_ENDS_BODY_BYTES, MAX_MEDIA_TYPE_BYTES,
-    MAX_REASON_BYTES, MAX_SLOTS, MAX_TIME_US, MAX_TIMEOUT_MS, MAX_TRACE_BYTES, MAX_WAIT_MS, NewLogLine,
-    Nothing, Pinged, Register, Registered, Release, ReleaseRun, Snooze, SnoozeRun, TaskTerms, Update,
-    Updated, codes, names,
+    Finish, FinishRun, JobGroup, Left, MAX_CLAIM, MAX_DELAY_MS, MAX_ENDS, MAX_ENDS_BODY_BYTES,
+    MAX_MEDIA_TYPE_BYTES, MAX_REASON_BYTES, MAX_SLOTS, MAX_TIME_US, MAX_TIMEOUT_MS, MAX_TRACE_BYTES,
+    MAX_WAIT_MS, NewLogLine, Nothing, Pinged, Register, Registered, Release, ReleaseRun, Snooze, SnoozeRun,
+    TaskTerms, Update, Updated, codes, names,
 };
 use turnwise_queue::claims::Report;
 use turnwise_queue::rates::MAX_PAUSE_OF_RUN_MS;
@@ -26,7 +26,7 @@ use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{Call, RunPath, Shown, TypePath, WorkerPath, check_stated};
 use super::responses::{BadBody, Common, Membership, NoWorker};
-use super::{builtin_types, modes, output, quota, schedules, types, view, workers_of};
+use super::{builtin_types, groups, modes, output, quota, schedules, types, view, workers_of};
 
 /// Maximum total size of the options in one response with jobs, in bytes. A single job's options may be larger.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
@@ -221,6 +221,8 @@ pub(super) async fn accept(
         AcceptedJob {
             schedule: of_schedules.remove(&job.id),
             traceparent: app.spans.of_run(&job).map(|context| context.to_string()),
+            group: job.spec.group.map(|group| JobGroup { name: group.name, index: group.index }),
+            callback: job.spec.callback.map(groups::shown_callback),
             timeout_ms: view::ms(timeouts.run_us),
             heartbeat_timeout_ms: view::ms(timeouts.heartbeat_us),
             id: job.id,

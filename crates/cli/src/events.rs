@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Only events after which the job is in one of these states, with commas between them
     #[arg(long, value_name = "STATES")]
     state: Option<String>,
-    /// Only these events: added, started, stopped, crashed, snoozed, completed, failed, expired, cancelled, edited, held, released, removed
+    /// Only these events: added, started, stopped, crashed, snoozed, completed, failed, expired, cancelled, edited, held, released, removed, group_ended
     #[arg(long, value_name = "EVENTS")]
     event: Option<String>,
     /// Print each event as a line of JSON

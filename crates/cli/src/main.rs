@@ -18,6 +18,7 @@ mod events;
 mod failure;
 mod filters;
 mod fleet;
+mod groups;
 mod identities;
 mod index;
 mod indexes;
@@ -114,6 +115,9 @@ enum Command {
     /// Add jobs again and again: add, list, show, preview, pause, resume, fire, backfill and remove schedules
     #[command(subcommand)]
     Schedules(schedules::Command),
+    /// Jobs that end together, and what is added then: add, list, show, close and remove groups
+    #[command(subcommand)]
+    Groups(groups::Command),
     /// Send events to URLs: add, list, show, pause, resume and remove webhooks
     #[command(subcommand)]
     Webhooks(webhooks::Command),
@@ -203,6 +207,7 @@ fn main() -> ExitCode {
             Command::Why(args) => why::run(args).await,
             Command::Events(args) => events::run(args).await,
             Command::Schedules(command) => schedules::run(command).await,
+            Command::Groups(command) => groups::run(command).await,
             Command::Webhooks(command) => webhooks::run(command).await,
             Command::Filters(command) => filters::run(command).await,
             Command::Types(command) => types::run(command).await,

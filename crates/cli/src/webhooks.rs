@@ -56,7 +56,7 @@ pub(crate) struct AddArgs {
     /// Only events after which the job is in one of these states; removed is one
     #[arg(long = "state", value_name = "STATES", value_delimiter = ',')]
     states: Vec<String>,
-    /// Only these events: added, started, stopped, crashed, snoozed, completed, failed, expired, cancelled, edited, held, released, removed
+    /// Only these events: added, started, stopped, crashed, snoozed, completed, failed, expired, cancelled, edited, held, released, removed, group_ended
     #[arg(long = "event", value_name = "EVENTS", value_delimiter = ',')]
     events: Vec<String>,
     /// The tenant of the job that delivers

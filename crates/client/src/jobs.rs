@@ -9,9 +9,9 @@ use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, ChangedNode, CountBy, CountPage,
     CountedJobs, Demand, DocumentWhy, EditJob, Failures, HeldJob, IfExists, Index, Indexes, Job, Jobs,
-    ListOrder, Locker, Lockers, Mode, NewJob, Nodes, OnConflict, Prioritized, Queue, Removed, Retried,
-    SetMode, SetPriority, State, Tenant, TenantOrder, Tenants, Types, Unique, WaitAnswer, Why, Worker,
-    Workers,
+    ListOrder, Locker, Lockers, Mode, NewGroup, NewJob, Nodes, OnConflict, Prioritized, Queue, Removed,
+    Retried, SetMode, SetPriority, State, Tenant, TenantOrder, Tenants, Types, Unique, WaitAnswer, Why,
+    Worker, Workers,
 };
 
 use crate::client::{Repeat, Request};
@@ -147,18 +147,32 @@ impl Client {
     ///
     /// # Errors
     /// The server refuses one of the jobs, or does not answer.
-    pub async fn add_many(&self, mut jobs: Vec<NewJob>) -> Result<Vec<AddedJob>> {
+    pub async fn add_many(&self, jobs: Vec<NewJob>) -> Result<Vec<AddedJob>> {
+        self.add_with_groups(jobs, Vec::new()).await
+    }
+
+    /// The same, with groups that are created first, and closed at the end unless they stay open. Of an array (`count`), the answer has each of its jobs.
+    ///
+    /// # Errors
+    /// The server refuses one of the jobs or groups, or does not answer.
+    pub async fn add_with_groups(
+        &self,
+        mut jobs: Vec<NewJob>,
+        groups: Vec<NewGroup>,
+    ) -> Result<Vec<AddedJob>> {
         let mut made = Vec::with_capacity(jobs.len());
         for job in &mut jobs {
             check_type(&job.job_type)?;
             let fresh = fresh(&job.after, job.delay_ms.is_some() || job.not_before_us.is_some());
-            made.push(job.id.is_none().then_some(fresh));
+            for _ in 0..job.count.unwrap_or(1) {
+                made.push(job.id.is_none().then_some(fresh));
+            }
             check_id(job.id.get_or_insert_with(new_id))?;
         }
         let repeat = repeat(
             jobs.iter().any(|job| job.if_exists == IfExists::Again || runs_again(job.unique.as_ref())),
         );
-        let request = Request::new(Method::POST, &["jobs"]).json(&AddJobs { jobs })?;
+        let request = Request::new(Method::POST, &["jobs"]).json(&AddJobs { jobs, groups })?;
         let (added, repeated) = self.call_knowing::<AddedJobs>(&request, repeat).await;
         let mut added = added?.jobs;
         for (added, made) in added.iter_mut().zip(made) {

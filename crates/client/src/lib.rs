@@ -25,6 +25,7 @@ mod client;
 mod error;
 mod events;
 mod follow;
+mod groups;
 mod identities;
 mod jobs;
 mod output;

@@ -6,10 +6,10 @@ use turnwise_api as v1;
 use turnwise_api::JobPath;
 use turnwise_explain::graph::Graph;
 use turnwise_protocol::bulk::quoted;
-use turnwise_protocol::{Job, LimitedBy, LockHow, Locker, MAX_COUNTED, Reason, Why, names};
+use turnwise_protocol::{Group, Job, LimitedBy, LockHow, Locker, MAX_COUNTED, Reason, Why, names};
 use turnwise_queue::Holder;
 
-use super::format::{ago, count, duration, number, state, text, time};
+use super::format::{ago, count, duration, number, state, text, time, word};
 use super::problem::{Problem, Result};
 use super::visit::{Visit, api_link, job_link, link, tenant_link};
 use super::{act, graph, layout, life, log, output, parts};
@@ -24,6 +24,10 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
     let path = JobPath { job_type: job_type.to_owned(), id: id.to_owned() };
     let (job, why, around) = v1::why::explained(&visit.app, visit.caller(), &path).await?;
     let lines = log::read(&visit.app, &path).await?;
+    let group = match &job.group {
+        Some(group) => v1::groups::of_job(&visit.app, &job.tenant, &group.name).await?,
+        None => None,
+    };
     let now_us = visit.app.now_us();
     let whole = api_link(&job.job_type, &job.id, "");
     let whole = whole.trim_end_matches('/');
@@ -49,6 +53,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
             section { h2 { @if why.place.is_some() { "Place in the queue" } @else { "Its tenant" } } (place(&visit, &why, now_us)) }
         }
         (output::options(&visit, &job))
+        @if let Some(group) = &group { (of_group(group, now_us)) }
         section { h2 { "Attempts" } (life::shown(&job, &why, now_us)) }
         (log::shown(&job, &lines))
         (output::result(&job))
@@ -63,6 +68,27 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
 fn task_link(job_type: &str, task: &str) -> String {
     let condition = quoted(task).map(|task| format!("task = {task}"));
     link("/ui/jobs", &[("type", Some(job_type)), ("where", condition.as_deref())])
+}
+
+/// How far the job's group is.
+fn of_group(group: &Group, now_us: i64) -> Markup {
+    let counts = &group.counts;
+    let condition =
+        format!("group = {} and tenant = {}", group.name, quoted(&group.tenant).unwrap_or_default());
+    html! {
+        section {
+            h2 { "Group" }
+            p { a href=(link("/ui/jobs", &[("where", Some(&condition))])) { bdi { (group.name) } } " " span.quiet { (group.state.as_str()) }
+                @if let Some(at) = group.ended_us { " " span.quiet { (ago(at, now_us)) } } }
+            dl {
+                dt { "Ended" } dd { (number(counts.total - counts.open)) " of " (number(counts.total)) }
+                dt { "Completed" } dd { (number(counts.completed)) }
+                dt { "Failed" } dd { (number(counts.failed)) }
+                dt { "Cancelled or removed" } dd { (number(counts.cancelled + counts.removed)) }
+                @for called in &group.called { dt { (word(called.on)) } dd { a href=(job_link(&called.job_type, &called.id)) { bdi { (called.id) } } } }
+            }
+        }
+    }
 }
 
 /// A sentence in which names are between backticks.
@@ -160,6 +186,8 @@ fn facts(visit: &Visit, job: &Job, why: &Why, around: &Graph, now_us: i64) -> Ma
             @if let Some(user) = &job.user { dt { "User (stated)" } dd { bdi { (user) } } }
             dt { "Priority" } dd { (job.priority) }
             @if let Some(from) = &job.schedule { dt { "Schedule" } dd { a href=(super::schedules::schedule_link(&from.name)) { bdi { (from.name) } } " for " (time(from.scheduled_at_us)) } }
+            @if let Some(group) = &job.group { dt { "Group" } dd { bdi { (group.name) } @if let Some(index) = group.index { ", " (number(u64::from(index))) } } }
+            @if let Some(by) = &job.callback { dt { "Added by group" } dd { bdi { (by.group) } } }
             dt { "Added" } dd { (time(job.added_us)) " (" (ago(job.added_us, now_us)) ")" }
             @if let Some(started) = job.started_us { dt { "Last started" } dd { (time(started)) } }
             @if let Some(at) = job.not_before_us { dt { "Not before" } dd { (time(at)) " (" (ago(at, now_us)) ")" } }

@@ -7,8 +7,9 @@ use utoipa::ToSchema;
 use crate::after::After;
 use crate::answer::answers;
 use crate::filters::Limited;
+use crate::groups::{JobCallback, JobGroup, NewGroup};
 use crate::locks::Locks;
-use crate::names::{JobId, JobType, Name, Tag, TaskName, WorkerId};
+use crate::names::{GroupName, JobId, JobType, Name, Tag, TaskName, WorkerId};
 use crate::unique::{Found, Unique};
 use crate::word::words;
 use crate::workers::LogLevel;
@@ -160,6 +161,20 @@ requests! {
     /// (`if_exists`). A job that is added again without this member keeps what it has stated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unique: Option<Unique>,
+    /// The open group of its tenant of which it is a member. A job that is added again stays in its group, unless the request names another one. Of an array: the group in
+    /// which the group of the array is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<GroupName>)]
+    pub group: Option<String>,
+    /// An array, in `POST /v1/jobs` only: so many jobs like this one, with the ids `{id}.0`, `{id}.1` and so on, in a group with the name `{id}`. Each run learns its
+    /// `index`. 1 to 10,000.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 10_000)]
+    pub count: Option<u32>,
+    /// With `count`: at most so many of them run at the same time: 1 to 1,000.
+    #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000)]
+    pub at_once: Option<u32>,
     /// What happens if a job of this id exists.
     #[serde(default)]
     #[schema(default = "keep")]
@@ -192,6 +207,10 @@ pub struct AddJobs {
     #[serde(deserialize_with = "crate::object::objects")]
     #[schema(min_items = 1, max_items = 1000)]
     pub jobs: Vec<NewJob>,
+    /// Groups that are created with the jobs, at most 10. Those that are not open are closed when all jobs are added.
+    #[serde(default, deserialize_with = "crate::object::objects", skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 10)]
+    pub groups: Vec<NewGroup>,
 }
 
 /// The waits of a job after its consecutive crashes.
@@ -304,7 +323,7 @@ pub struct AddedJob {
 /// The jobs that were added, in the order of the request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AddedJobs {
-    /// One entry for each job of the request.
+    /// One entry for each job of the request; of an array, one for each of its jobs.
     pub jobs: Vec<AddedJob>,
 }
 
@@ -434,6 +453,10 @@ answers! {
         pub removed_us: Option<i64>,
         /// The schedule that has added it.
         pub schedule: Option<JobSchedule>,
+        /// The group of which it is a member.
+        pub group: Option<JobGroup>,
+        /// The group that has added it.
+        pub callback: Option<JobCallback>,
         /// Its unique key, as its client stated.
         pub unique: Option<Unique>,
         /// Whether it holds its unique key now; missing for a period.

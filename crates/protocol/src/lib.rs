@@ -17,6 +17,7 @@
 //! - [`tenants`] and [`why`]: each tenant's share and queue, and why a job waits.
 //! - [`locking`]: which jobs hold or want locks, and requests for locks while a job runs.
 //! - [`nodes`]: the servers that share a store, and the state of that store.
+//! - [`groups`]: jobs that end together.
 //! - [`schedules`]: jobs that the server adds again and again.
 //! - [`types`]: what is stated of all jobs of a type.
 //! - [`unique`]: unique keys of jobs.
@@ -48,6 +49,7 @@ pub mod error;
 pub mod events;
 pub mod filters;
 pub mod fleets;
+pub mod groups;
 pub mod history;
 pub mod identities;
 pub mod indexes;
@@ -76,6 +78,7 @@ pub use error::*;
 pub use events::*;
 pub use filters::*;
 pub use fleets::*;
+pub use groups::*;
 pub use history::*;
 pub use identities::*;
 pub use indexes::*;

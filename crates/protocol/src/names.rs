@@ -16,6 +16,8 @@ pub const MAX_ID_BYTES: usize = 512;
 pub const MAX_NAME_BYTES: usize = 512;
 /// Longest name of a task, in bytes.
 pub const MAX_TASK_BYTES: usize = 64;
+/// Longest name of a group, in bytes.
+pub const MAX_GROUP_BYTES: usize = 58;
 /// Longest name of a worker, in bytes.
 pub const MAX_WORKER_NAME_BYTES: usize = 128;
 
@@ -53,6 +55,11 @@ pub struct TaskName(pub String);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(example = "nightly", min_length = 1, max_length = 64, pattern = r"^[A-Za-z0-9_.:/@+-]+$")]
 pub struct Tag(pub String);
+
+/// The name of a group: 1 to 58 letters (a to z and A to Z), digits and `_`, `-`, `.`, `:`, `+`; not `.` or `..`. A condition needs no quotes around it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(example = "import-7", min_length = 1, max_length = 58, pattern = r"^(?!\.{1,2}$)[A-Za-z0-9_.:+-]+$")]
+pub struct GroupName(pub String);
 
 /// A worker's id, assigned by the server. It belongs to one registration, and the server never assigns it again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -115,6 +122,21 @@ pub fn check_name(field: &'static str, name: &str) -> Result<(), Problem> {
 /// What is wrong with it.
 pub fn check_task(task: &str) -> Result<(), Problem> {
     check("task", task, MAX_TASK_BYTES)
+}
+
+/// Checks the name of a group. `field` states where it is.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_group(field: &'static str, name: &str) -> Result<(), Problem> {
+    check(field, name, MAX_GROUP_BYTES)?;
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:+".contains(&byte);
+    if name.bytes().all(is_allowed) && !is_dots(name) {
+        return Ok(());
+    }
+    let problem =
+        "may have letters a to z and A to Z, digits and _ - . : + only, and is not `.` or `..`".to_owned();
+    Err(Problem { field, problem })
 }
 
 /// Whether a string has the form of a worker's id: two numbers of 16 hexadecimal digits with a `-` between them.

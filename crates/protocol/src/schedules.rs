@@ -94,7 +94,7 @@ pub struct PutSchedule {
     /// When it fires.
     #[serde(deserialize_with = "crate::object::object")]
     pub when: When,
-    /// The job that each fire adds, as in `POST /v1/jobs`, but without `id`, `delay_ms`, `not_before_us`, `after` and `if_exists`. Its tenant owns the
+    /// The job that each fire adds, as in `POST /v1/jobs`, but without `id`, `delay_ms`, `not_before_us`, `after`, `count` and `if_exists`. Its tenant owns the
     /// schedule. A job of type `replication` has as its options what `POST /_replicate` takes. If `options` is left out, an existing schedule keeps
     /// those that it has.
     #[serde(deserialize_with = "crate::object::object")]

@@ -31,7 +31,7 @@ answers! {
     pub struct StreamEvent {
         /// Its sequence number, opaque: the value of `since` for the events after it.
         pub seq: String,
-        /// What happened: `added`, `started`, `stopped`, `crashed`, `snoozed`, `completed`, `failed`, `expired`, `cancelled`, `edited`, `held`, `released` or `removed`. Later releases may have others.
+        /// What happened: `added`, `started`, `stopped`, `crashed`, `snoozed`, `completed`, `failed`, `expired`, `cancelled`, `edited`, `held`, `released` or `removed`; or `group_ended`, with the type `@group` and the name of the group as the id. Later releases may have others.
         pub event: String,
         /// The job's type.
         #[serde(rename = "type")]

@@ -64,7 +64,7 @@ pub struct PutWebhook {
     #[serde(default)]
     #[schema(max_items = 100)]
     pub states: Vec<String>,
-    /// Only these events: `added`, `started`, `stopped`, `crashed`, `snoozed`, `completed`, `failed`, `expired`, `cancelled`, `edited`, `held`, `released`, `removed`. Empty means all.
+    /// Only these events: `added`, `started`, `stopped`, `crashed`, `snoozed`, `completed`, `failed`, `expired`, `cancelled`, `edited`, `held`, `released`, `removed`, `group_ended`. Empty means all.
     #[serde(default)]
     #[schema(max_items = 100)]
     pub events: Vec<String>,

@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 
 use crate::answer::answers;
 use crate::error::Error;
+use crate::groups::{JobCallback, JobGroup};
 use crate::jobs::{LastSuccess, State};
 use crate::names::{JobId, TaskName, WorkerId};
 use crate::types::TaskTerms;
@@ -178,6 +179,10 @@ answers! {
         pub heartbeat_timeout_ms: Option<u64>,
         /// The schedule that has added the job, and what its last job that has completed has returned.
         pub schedule: Option<RunSchedule>,
+        /// The group of which the job is a member, and its index in an array.
+        pub group: Option<JobGroup>,
+        /// The group that has added the job, and how its jobs had ended.
+        pub callback: Option<JobCallback>,
         /// The run's trace (W3C Trace Context), for the requests that it sends. Only if the job is traced.
         pub traceparent: Option<String>,
         /// The input of the job's handler. It may hold secrets.

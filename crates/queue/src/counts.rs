@@ -15,6 +15,7 @@ use bytes::Bytes;
 use turnwise_store::key::successor;
 use turnwise_store::{Store, Sum, Transaction};
 
+use crate::group_recount::{self, Members};
 use crate::keyspace::{KeyRange, behind};
 use crate::place::{End, Place};
 use crate::reads;
@@ -296,6 +297,38 @@ async fn read(tx: &Transaction, keys: &Keyspace, range: KeyRange, limit: usize) 
     }
 }
 
+/// Which sums [`fold`] replaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// Those of types and tenants.
+    Jobs,
+    /// Those of groups ([`crate::groups`]).
+    Groups,
+}
+
+impl Family {
+    fn all(self, keys: &Keyspace) -> KeyRange {
+        match self {
+            Family::Jobs => keys.all_counts(),
+            Family::Groups => keys.all_group_counts(),
+        }
+    }
+
+    fn first(self, keys: &Keyspace, of: (&str, &str)) -> Bytes {
+        match self {
+            Family::Jobs => keys.counts_of(of.0, of.1),
+            Family::Groups => keys.group_counts(of.0, of.1),
+        }
+    }
+
+    fn behind(self, keys: &Keyspace, of: (&str, &str)) -> KeyRange {
+        match self {
+            Family::Jobs => keys.counts_behind(of.0, of.1),
+            Family::Groups => keys.group_counts_behind(of.0, of.1),
+        }
+    }
+}
+
 /// Where a [`fold`] continues.
 pub type Cursor = Bytes;
 
@@ -310,15 +343,20 @@ pub struct Folded {
 
 /// Reads up to 1,000 rows after `after`. Makes one row of each sum that has several, and removes sums that are 0, as many as the
 /// transaction has room for. Conflicts with another call, and with an add to a row that it removes or replaces.
-pub async fn fold(tx: &Transaction, keys: &Keyspace, after: Option<&Cursor>) -> Result<Folded> {
-    let rows = reads::rows(tx, behind(keys.all_counts(), after.cloned()), PAGE).await?;
+pub async fn fold(
+    tx: &Transaction,
+    keys: &Keyspace,
+    family: Family,
+    after: Option<&Cursor>,
+) -> Result<Folded> {
+    let rows = reads::rows(tx, behind(family.all(keys), after.cloned()), PAGE).await?;
     let mut next = (rows.len() == PAGE).then(|| rows[PAGE - 1].0.clone());
     let mut written = 0;
     let mut folded: Option<(String, String)> = None;
     let mut last = None;
     for (key, value) in rows {
         let of = keys.parse_counts(&key)?;
-        let wants = Sum::read(&value)?.is_zero() || key != keys.counts_of(&of.0, &of.1);
+        let wants = Sum::read(&value)?.is_zero() || key != family.first(keys, (&of.0, &of.1));
         let before = last.replace(key);
         if !wants || folded.as_ref() == Some(&of) {
             continue;
@@ -334,11 +372,11 @@ pub async fn fold(tx: &Transaction, keys: &Keyspace, after: Option<&Cursor>) -> 
             tx.set_versionstamp(keys.counts_guard())?;
         }
         let room = MAX_WRITES - written;
-        let wrote = fold_one(tx, keys, (&of.0, &of.1), room).await?;
+        let wrote = fold_one(tx, keys, family, (&of.0, &of.1), room).await?;
         written += wrote;
         if wrote >= room {
             // The rest of this sum comes next.
-            next = Some(keys.counts_of(&of.0, &of.1));
+            next = Some(family.first(keys, (&of.0, &of.1)));
             break;
         }
         folded = Some(of);
@@ -350,15 +388,16 @@ pub async fn fold(tx: &Transaction, keys: &Keyspace, after: Option<&Cursor>) -> 
 async fn fold_one(
     tx: &Transaction,
     keys: &Keyspace,
-    (job_type, tenant): (&str, &str),
+    family: Family,
+    of: (&str, &str),
     most: usize,
 ) -> Result<usize> {
-    let first = keys.counts_of(job_type, tenant);
+    let first = family.first(keys, of);
     // An engine that adds to this row makes the transaction conflict.
     let stored = tx.get(&first).await?;
     let mut sum = stored.as_deref().map_or(Ok(Sum::default()), Sum::read)?;
     let limit = most.saturating_sub(1).max(1);
-    let rows = reads::rows(tx, keys.counts_behind(job_type, tenant), limit).await?;
+    let rows = reads::rows(tx, family.behind(keys, of), limit).await?;
     for (key, value) in &rows {
         sum += Sum::read(value)?;
         tx.clear(key.clone())?;
@@ -379,6 +418,7 @@ async fn fold_one(
 /// As the store.
 pub async fn rebuild(store: &Store, keys: &Keyspace) -> Result<u64> {
     let mut sums: BTreeMap<(String, String), Sum> = BTreeMap::new();
+    let mut members = Members::default();
     let mut types: Vec<String> = Vec::new();
     loop {
         let tx = store.begin().await?;
@@ -397,6 +437,7 @@ pub async fn rebuild(store: &Store, keys: &Keyspace) -> Result<u64> {
                 store.transact(|tx| async move { reads::rows(&tx, range.clone(), PAGE).await }).await?;
             for (_, value) in &rows {
                 let job = decode_job(value)?;
+                members.enter(&job);
                 *sums.entry((job_type.clone(), job.spec.tenant)).or_default() += one(&job.place);
             }
             match rows.last() {
@@ -419,6 +460,7 @@ pub async fn rebuild(store: &Store, keys: &Keyspace) -> Result<u64> {
     for chunk in sums.chunks(MAX_SUMS) {
         store.transact(|tx| async move { write(&tx, keys, chunk) }).await?;
     }
+    group_recount::rebuild(store, keys, members).await?;
     Ok(total)
 }
 

@@ -405,7 +405,9 @@ async fn settle_one(
         return Err(corrupt("job record", "waits for no job, and has an after row"));
     }
     let verdict = judge(outcome, &after.accepted, after.otherwise);
-    let rows = ROWS_TOLD + if verdict == Verdict::Cancelled { 2 * job.unmet() as usize } else { 2 };
+    let rows = ROWS_TOLD
+        + job.group_rows()
+        + if verdict == Verdict::Cancelled { 2 * job.unmet() as usize } else { 2 };
     if !tx.has_room_for(rows + left, left) {
         return Ok(None);
     }

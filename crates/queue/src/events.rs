@@ -49,11 +49,16 @@ const PRUNED: usize = 20;
 /// The state of a removed job.
 const REMOVED: &str = "removed";
 
+/// The event of a group that has ended.
+pub const GROUP_ENDED: &str = "group_ended";
+/// The type that events of groups state.
+pub const GROUP_TYPE: &str = "@group";
+
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobEvent {
     /// What happened: `added`, `started`, `stopped`, `crashed`, `snoozed`, `completed`, `failed`, `expired`, `cancelled`, `edited`, `held`, `released`
-    /// or `removed`.
+    /// or `removed`; or `group_ended`, with the group's name as the id.
     pub event: String,
     /// The job's type.
     #[serde(rename = "type")]
@@ -146,6 +151,24 @@ pub(crate) fn happened(
         kind => kind.reason(),
     };
     append(tx, keys, job, kind.name(), state.name(), at_us, reason)
+}
+
+/// Appends that a group has ended. It stands as a job of the type [`GROUP_TYPE`], which no job has.
+pub(crate) fn group_ended(
+    tx: &Transaction,
+    keys: &Keyspace,
+    (tenant, id): (&str, &str),
+    state: State,
+    at_us: i64,
+) -> Result<()> {
+    if !tx.appends() {
+        return Ok(());
+    }
+    let (event, job_type, state, tags) = (GROUP_ENDED, GROUP_TYPE, state.name(), &BTreeSet::new());
+    let (task, reason, class) = (None, None, None);
+    let line = encode(&Line { event, job_type, id, tenant, task, tags, state, at_us, reason, class });
+    tx.append(&keys.event_in(), &line)?;
+    Ok(tx.set_versionstamp(keys.event_wake())?)
 }
 
 /// Appends that a job is removed.

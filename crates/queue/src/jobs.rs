@@ -22,8 +22,9 @@ use crate::transition::{self, move_to, place_from};
 pub use crate::types_with_jobs::types_after;
 use crate::unique_rows::UniqueRow;
 use crate::{
-    Active, Error, Job, Keyspace, NewJob, Result, State, Then, counts, dependencies, events, lifetime_rows,
-    output, read_pieces, read_small_pieces, reads, tags, unique_rows, write_pieces,
+    Active, Error, Job, Keyspace, Member, NewJob, Result, State, Then, counts, dependencies, events,
+    group_counts, group_row, lifetime_rows, output, read_pieces, read_small_pieces, reads, tags, unique_rows,
+    write_pieces,
 };
 
 /// Rows that a listing reads per batch; all batches read the same snapshot.
@@ -107,6 +108,8 @@ async fn put(
     old: Option<Job>,
     now_us: i64,
 ) -> Result<Added> {
+    let joined = group_row::joined(tx, keys, new, old.as_ref()).await?;
+    let new = &*joined;
     let key = match unique_rows::find_free(tx, keys, new, old.as_ref(), now_us).await? {
         Ok(key) => key,
         Err((hash, row)) => return Ok(Added::KeyTaken(Box::new(KeyTaken { hash, row }))),
@@ -280,15 +283,31 @@ fn create(new: &NewJob, now_us: i64) -> Job {
 fn change_in_place(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob) -> Result<()> {
     // Counts are by tenant.
     counts::leave(tx, keys, job)?;
+    let regrouped = is_regrouped(job, new);
+    if regrouped {
+        group_counts::leave(tx, keys, job)?;
+    }
     change(tx, keys, job, new)?;
+    if regrouped {
+        group_counts::enter(tx, keys, job, &job.place)?;
+    }
     counts::enter(tx, keys, job, &job.place)?;
     // So is what the row of its place says.
     transition::rewrite_row(tx, keys, job)
 }
 
+/// Whether a job is no member of its group any more, or of another one.
+fn is_regrouped(job: &Job, new: &NewJob) -> bool {
+    let id = |group: &Option<Member>| group.as_ref().map(|group| group.id);
+    id(&job.group) != id(&new.group)
+}
+
 /// Copies what a request states to a job. Declared locks apply from the next run on.
 fn change(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob) -> Result<()> {
     tags::change(tx, keys, job, &new.spec)?;
+    if is_regrouped(job, new) {
+        group_counts::left(tx, keys, job)?;
+    }
     let mut spec = new.spec.clone();
     if let Place::Active(run) = &mut job.place {
         let next = mem::replace(&mut spec.locks, mem::take(&mut job.spec.locks));
@@ -571,6 +590,7 @@ pub async fn rerun(
     if !unique_rows::take_again(tx, keys, &mut job, now_us).await? {
         return Ok(Retried::KeyTaken);
     }
+    group_row::rerun(tx, keys, &mut job).await?;
     transition::leave(tx, keys, &job)?;
     job.begin(now_us);
     lifetime_rows::await_start(tx, keys, &mut job, now_us, now_us).await?;
@@ -675,7 +695,7 @@ pub(crate) async fn erase_on_request(tx: &Transaction, keys: &Keyspace, job: &Jo
 pub(crate) fn erase(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     lifetime_rows::clear(tx, keys, job)?;
     unique_rows::clear(tx, keys, job)?;
-    transition::leave(tx, keys, job)?;
+    transition::leave_for_good(tx, keys, job)?;
     events::removed(tx, keys, job)?;
     tags::clear(tx, keys, job)?;
     tx.clear(keys.job(&job.job_type, &job.id))?;

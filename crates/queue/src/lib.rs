@@ -23,6 +23,7 @@
 //! - [`secrets`]: members of options that only the workers of a type see.
 //! - [`output`]: what runs leave beside the record: results, errors, lines of log.
 //! - [`schedules`]: jobs that are added at the instants of a calendar.
+//! - [`groups`]: jobs whose ends are counted, and after the last of which another job is added.
 //! - [`ended`], [`failures`]: jobs that have ended, and why they failed.
 //! - [`history`]: samples over time.
 //! - [`events`]: what happens to jobs, in order.
@@ -52,6 +53,10 @@ pub mod failures;
 pub mod filters;
 pub mod fleets;
 mod format;
+mod group_counts;
+mod group_recount;
+mod group_row;
+pub mod groups;
 pub mod history;
 mod index_row;
 mod job;
@@ -62,6 +67,7 @@ mod lifetime_rows;
 pub mod lifetimes;
 pub mod listing;
 pub mod locks;
+mod member;
 pub mod modes;
 mod names;
 pub mod nodes;
@@ -109,6 +115,7 @@ pub use job::{
 };
 pub use keyspace::Keyspace;
 pub use lifetime::{Lifetime, MAX_LIFETIME_US};
+pub use member::{Callback, GroupCounts, Member};
 pub use modes::Mode;
 pub use nodes::{NODE_TYPE, NodeOptions};
 pub use output::{JobResult, Kept, LogLine, RunError};

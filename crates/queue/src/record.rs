@@ -20,6 +20,7 @@ use crate::deadlines::Timeouts;
 use crate::job::{Event, EventKind, Hidden, Parked, State, Then};
 use crate::lifetime::Lifetime;
 use crate::locks::{Held, Waits};
+use crate::member::{Callback, Member};
 use crate::place::{End, Next, Place, Run};
 use crate::spec::{JobSpec, Scheduled, is_no_summary, no_summary};
 use crate::stored_result::StoredResult;
@@ -124,6 +125,8 @@ record! {
     @spec forgets_options: bool, unless "is_default";
     @spec trace: Option<TraceContext>, unless "Option::is_none";
     @spec schedule: Option<Scheduled>, unless "Option::is_none";
+    @spec group: Option<Member>, unless "Option::is_none";
+    @spec callback: Option<Callback>, unless "Option::is_none";
     /// Null once the job has forgotten them.
     #[serde(deserialize_with = "even_null")]
     options: Option<Cow<'a, RawValue>>, unless "Option::is_none";

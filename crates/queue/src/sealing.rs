@@ -6,7 +6,7 @@ use crate::Keyspace;
 
 /// The families of rows that may hold secrets: options and output of jobs, conditions on options, documents, and
 /// identities.
-pub const SEALED_FAMILIES: [&str; 15] = [
+pub const SEALED_FAMILIES: [&str; 16] = [
     "jobs",
     "options",
     "output",
@@ -22,6 +22,7 @@ pub const SEALED_FAMILIES: [&str; 15] = [
     "webhooks",
     "schedule_options",
     "schedule_ends",
+    "group_callbacks",
 ];
 
 /// Whether the row with this key is sealed.
@@ -66,6 +67,7 @@ mod tests {
             keys.webhook_progress("a"),
             keys.schedule_options_piece("a", 0),
             keys.schedule_ends("a"),
+            keys.group_callback("t", "a", "complete"),
             keys.sealed(),
         ] {
             assert!(seals(&sealed), "{sealed:?}");

@@ -13,6 +13,7 @@ use crate::after::{self, After};
 use crate::error::{Error, Result};
 use crate::lifetime::Lifetime;
 use crate::locks::MAX_LOCKS_BYTES;
+use crate::member::{Callback, GROUP_TAG, Member, check_group_name};
 use crate::names::{check_name, check_tag, check_task};
 use crate::terms::{Retry, StatedTerms, Terms};
 use crate::timeouts::Timeouts;
@@ -25,7 +26,7 @@ pub const MAX_TYPE_BYTES: usize = 64;
 pub const MAX_ID_BYTES: usize = 512;
 /// Longest tenant or user name, in bytes.
 pub const MAX_NAME_BYTES: usize = 512;
-/// The most tags of a job.
+/// The most tags of a job, without that of its group.
 pub const MAX_TAGS: usize = 16;
 /// Largest options, in bytes. Large options are stored in pieces, so that no value exceeds the store's limit.
 pub const MAX_OPTIONS_BYTES: usize = 4 << 20;
@@ -81,6 +82,10 @@ pub struct JobSpec {
     pub trace: Option<TraceContext>,
     /// The schedule that added it ([`crate::schedules`]).
     pub schedule: Option<Scheduled>,
+    /// The group of which it is a member ([`crate::groups`]).
+    pub group: Option<Member>,
+    /// The group that has added it.
+    pub callback: Option<Callback>,
 }
 
 /// Which instant of which schedule a job is for.
@@ -114,6 +119,8 @@ impl Default for JobSpec {
             forgets_options: false,
             trace: None,
             schedule: None,
+            group: None,
+            callback: None,
         }
     }
 }
@@ -149,16 +156,19 @@ impl JobSpec {
             check_name("user", user, MAX_NAME_BYTES)?;
         }
         self.task.as_deref().map_or(Ok(()), check_task)?;
-        if self.tags.len() > MAX_TAGS {
-            let problem = format!("has {} words; at most {MAX_TAGS} are allowed", self.tags.len());
+        let tags = self.tags.iter().filter(|tag| !tag.starts_with(GROUP_TAG)).count();
+        if tags > MAX_TAGS {
+            let problem = format!("has {tags} words; at most {MAX_TAGS} are allowed");
             return Err(Error::Invalid { field: "tags", problem });
         }
         self.tags.iter().try_for_each(|tag| check_tag("tags", tag))?;
+        self.group.as_ref().map_or(Ok(()), |group| check_group_name("group", &group.name))?;
         check_size("summary", &self.summary, MAX_INFO_BYTES)?;
         if !self.locks.is_none() {
             check_requests(&self.locks)?;
         }
-        if self.reasons.len() > MAX_REASONS {
+        // One is that of its group.
+        if self.reasons.len() > MAX_REASONS + usize::from(self.group.is_some()) {
             let problem = format!("has {} texts; at most {MAX_REASONS} are allowed", self.reasons.len());
             return Err(Error::Invalid { field: "reason", problem });
         }

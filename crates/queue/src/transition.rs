@@ -5,6 +5,7 @@ use turnwise_store::Transaction;
 
 use crate::counts;
 use crate::error::Result;
+use crate::group_counts;
 use crate::job::{Hidden, Job};
 use crate::keyspace::Keyspace;
 use crate::lifetime::Lifetime;
@@ -23,6 +24,7 @@ use crate::unique_rows;
 pub(crate) fn move_to(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
     assert!(job.place.leads_to(&to), "a job goes from {:?} to {:?}", job.state(), to.state());
     counts::change(tx, keys, job, &to)?;
+    group_counts::change(tx, keys, job, &to)?;
     clear_row(tx, keys, job)?;
     let lifetime = job.run().map_or(job.lifetime, |run| run.terms.lifetime);
     write_row(tx, keys, job, lifetime, to)
@@ -31,6 +33,14 @@ pub(crate) fn move_to(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Plac
 /// Clears the row of a job's place. The caller must then call [`enter`]; in between it may change what the row's key
 /// contains, such as the tenant.
 pub(crate) fn leave(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    group_counts::leave(tx, keys, job)?;
+    counts::leave(tx, keys, job)?;
+    clear_row(tx, keys, job)
+}
+
+/// The same for a job whose record is removed.
+pub(crate) fn leave_for_good(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    group_counts::erase(tx, keys, job)?;
     counts::leave(tx, keys, job)?;
     clear_row(tx, keys, job)
 }
@@ -65,6 +75,7 @@ pub(crate) fn clear_parked(
 /// Puts a job that is in no place into a place.
 pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
     counts::enter(tx, keys, job, &to)?;
+    group_counts::enter(tx, keys, job, &to)?;
     let lifetime = job.lifetime;
     write_row(tx, keys, job, lifetime, to)
 }

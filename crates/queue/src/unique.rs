@@ -27,7 +27,7 @@ use crate::place::Place;
 pub use crate::unique_key::{By, Key, MAX_KEY_BYTES, MAX_OF, MAX_OF_BYTES, Mode, OnConflict, Unique, Within};
 pub use crate::unique_rows::UniqueRow;
 use crate::unique_rows::find_free;
-use crate::{Job, JobSpec, Keyspace, NewJob, Result, jobs, reads};
+use crate::{Job, JobSpec, Keyspace, Member, NewJob, Result, jobs, reads};
 
 /// What the history states of a job that takes the options of another one.
 const REPLACED: &str = "options, summary, locks and start time, by an add with its unique key";
@@ -95,7 +95,10 @@ pub async fn add(
         (_, Some(job)) if job.job_type != new.job_type => Did::Rejected,
         (OnConflict::Replace, Some(job)) => replace(tx, keys, job, new, now_us).await?,
         (OnConflict::After, Some(job)) if job.run().is_some() => {
-            let spec = JobSpec { unique: job.spec.unique.clone(), ..new.spec.clone() };
+            // What was not added is in no group.
+            let (unique, group) = (job.spec.unique.clone(), job.spec.group.clone());
+            let mut spec = JobSpec { unique, group, ..new.spec.clone() };
+            spec.tags.extend(job.spec.group.as_ref().map(Member::tag));
             let new = NewJob { id: job.id.clone(), spec, ..new.clone() };
             jobs::add_to_run(tx, keys, job, &new, now_us).await?;
             Did::RunsAgain

@@ -7,6 +7,7 @@ mod concurrency;
 mod dependencies;
 mod edit;
 mod filters;
+mod groups;
 mod invariants;
 mod lifecycle;
 mod lifetimes;

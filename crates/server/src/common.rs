@@ -23,8 +23,8 @@ use turnwise_web::names::Names;
 use turnwise_web::pool::Pool;
 use turnwise_web::room::Room;
 use turnwise_worker::{
-    Deadlines, EventRules, External, Joined, Live, LogBounds, Monitor, QueueRules, Recorder, Retention,
-    RetentionOptions, Schedules, Spans, Tunables, Worker, fold_counts, join_nodes, keep_clock,
+    Deadlines, EventRules, External, Groups, Joined, Live, LogBounds, Monitor, QueueRules, Recorder,
+    Retention, RetentionOptions, Schedules, Spans, Tunables, Worker, fold_counts, join_nodes, keep_clock,
     release_filtered, remove_starts, settle_dependencies, settle_lifetimes,
 };
 
@@ -210,6 +210,8 @@ impl Common {
         services.add("bounds of logs", logs, LogBounds::run);
         let (store, keys) = own();
         services.add("schedules", Schedules { store, keys, metrics: counted.clone() }, Schedules::run);
+        let (store, keys) = own();
+        services.add("groups", Groups { store, keys }, Groups::run);
         services.add("recorder of events", recorder, Recorder::run);
         kept
     }

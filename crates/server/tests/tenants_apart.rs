@@ -88,6 +88,8 @@ async fn fill(admin: &As<'_>, tenant: &str, worker: &str) {
     ok(admin, "PUT", &format!("/v1/webhooks/{tenant}"), &webhook).await;
     let schedule = json!({"when": {"every_ms": 86_400_000}, "note": tenant, "job": {"type": "t", "tenant": tenant, "tags": [tenant]}});
     ok(admin, "PUT", &format!("/v1/schedules/{tenant}"), &schedule).await;
+    ok(admin, "POST", "/v1/groups", &json!({"name": tenant, "tenant": tenant})).await;
+    add("grouped", json!({"delay_ms": 3_600_000, "group": tenant})).await;
     ok(admin, "PUT", &format!("/{tenant}/_replicator"), &Value::Null).await;
     let doc = json!({
         "source": format!("http://127.0.0.1:1/{tenant}"), "target": format!("http://127.0.0.1:1/{tenant}-copy"),
@@ -118,6 +120,8 @@ fn reads(name: &str) -> Vec<String> {
         "/v1/webhooks",
         "/v1/schedules",
         "/v1/schedules?limit=1",
+        "/v1/groups",
+        "/v1/groups?limit=1",
         "/v1/counts",
         "/v1/counts?by=tenant",
         "/v1/counts?type=t&by=tenant",
@@ -158,6 +162,9 @@ fn reads(name: &str) -> Vec<String> {
     paths.push(format!("/v1/webhooks/{name}"));
     paths.push(format!("/v1/schedules?tenant={name}"));
     paths.push(format!("/v1/schedules/{name}"));
+    paths.push(format!("/v1/groups?tenant={name}"));
+    paths.push(format!("/v1/groups/{name}/{name}"));
+    paths.push(format!("/v1/jobs?where=group+%3D+{name}"));
     paths.push(format!("/v1/schedules/{name}/preview"));
     for id in ["holds", "crash", "fails", "waits", "later", "after", "limited"] {
         let job = format!("/v1/jobs/t/{name}-{id}");

@@ -27,6 +27,7 @@ use crate::core::{Core, EPOCH_US, Stats, lock};
 use crate::dependencies::{self, Dependencies};
 use crate::engine::Writer;
 use crate::filters::Filters;
+use crate::groups::{self, Groups};
 use crate::ledger::{ClaimKey, Did, Executions, JobKey, OpKind};
 use crate::link::{Link, SLOW_STORE_MS};
 use crate::load::Loads;
@@ -106,6 +107,8 @@ pub struct CheckerState {
     pub filters: Option<Filters>,
     /// The schedules, and what they have fired.
     pub schedules: Schedules,
+    /// The groups, and with what they have called back.
+    pub groups: Groups,
 }
 
 impl CheckerState {
@@ -231,6 +234,9 @@ impl Checker {
         if let Some((_, finding)) = known.counts.differences(&self.keys).first() {
             return Err((finding.invariant.holds(), finding.to_string()));
         }
+        if let Some((_, finding)) = known.counts.group_differences(&self.keys).first() {
+            return Err((finding.invariant.holds(), finding.to_string()));
+        }
         let CheckerState { jobs, executions, dependencies, .. } = known;
         commit.refused = dependencies.observe(&dependencies::Commit {
             op: commit.writer.op.as_ref(),
@@ -246,6 +252,12 @@ impl Checker {
         });
         let (added, is_client) = (added.collect(), commit.writer.op.is_some());
         known.schedules.check(touched.schedules, added, is_client, commit.clock_us())?;
+        let added = touched.jobs.iter().filter(|(_, old)| old.is_none()).filter_map(|(key, _)| {
+            let job = known.jobs[key].record.clone()?;
+            job.callback.is_some().then(|| (key.clone(), job))
+        });
+        let added = added.collect();
+        known.groups.check(touched.groups, added, commit.writer.op.as_ref())?;
         if let Some(locks) = &mut known.locks {
             let count = |count: &dyn Fn(&mut Stats)| self.core.count(count);
             locks.check(&touched.locks, &touched.jobs, &known.jobs, count)?;

@@ -7,7 +7,9 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::unique::{self, Outcome};
-use turnwise_queue::{Error, JobSpec, Keyspace, NewJob, State, clock, filters, jobs, schedules};
+use turnwise_queue::{
+    Error, JobSpec, Keyspace, Member, NewJob, State, clock, filters, groups, jobs, schedules,
+};
 use turnwise_store::{Runtime, Store};
 use turnwise_worker::{Tunables, keep_clock};
 
@@ -129,6 +131,10 @@ impl Client {
             }
             if plan.jumps && self.setting.core.is_chaos() && self.rng.chance(50) {
                 self.set_clock().await;
+            }
+            if plan.schedules && self.rng.chance(100) {
+                self.change_groups().await;
+                continue;
             }
             if plan.eligibility.as_ref().is_some_and(|plan| self.rng.chance(plan.filters)) {
                 self.change_filters().await;
@@ -287,11 +293,18 @@ impl Client {
             (Some(plan), None) => plan.after(&self.rng, &keys[n], &keys[..n], &others),
             (None, _) => Vec::new(),
         };
+        let groups = match keyed && self.setting.plan.schedules {
+            true => self.setting.checker.known(|known| known.groups.open()),
+            false => Vec::new(),
+        };
         let jobs: Arc<[NewJob]> = new
             .into_iter()
             .enumerate()
             .map(|(n, ((job_type, id), script))| {
                 let tenant = self.payer.clone().unwrap_or_else(|| self.setting.plan.tenant(&self.rng));
+                let own: Vec<&String> =
+                    groups.iter().filter(|(of, _)| *of == tenant).map(|(_, name)| name).collect();
+                let group = (!own.is_empty() && self.rng.chance(500)).then(|| *self.rng.choose(&own));
                 let timeouts = self.setting.plan.timeouts(&self.rng);
                 let after = after(n);
                 let priority = plan.filter(|_| self.rng.chance(300)).map(|plan| plan.priority(&self.rng));
@@ -301,6 +314,7 @@ impl Client {
                     max_attempts,
                     retry: crate::plan::Plan::retry(&self.rng),
                     lifetime: self.setting.plan.lifetime(&self.rng),
+                    group: group.map(|group| Member::of(group)),
                     unique: keyed.then(|| self.setting.plan.unique(&self.rng)).flatten(),
                     continuous: script.is_continuous(),
                     tags: (n % 3 > 0).then(|| format!("tag-{}", n % 3)).into_iter().collect(),
@@ -424,6 +438,40 @@ impl Client {
                 "was told",
                 done.await.map_or_else(|error| error.to_string(), |put| format!("{put:?}")),
             );
+        }
+    }
+
+    /// Creates a group, or closes one.
+    async fn change_groups(&mut self) {
+        let open = self.setting.checker.known(|known| known.groups.open());
+        if !open.is_empty() && self.rng.chance(400) {
+            let group = self.rng.choose(&open).clone();
+            return self.close_group(&group).await;
+        }
+        let new = &crate::groups::some(&self.rng, &self.setting.plan, &open);
+        self.note("creates group", format!("{} of {}, in {:?}", new.name, new.tenant, new.parent));
+        self.link.set_op(Some(Op::of_groups()));
+        let (space, runtime) = (&self.keys, &self.runtime);
+        let done =
+            self.store.transact(|tx| async move { groups::create(&tx, space, new, runtime.now_us()).await });
+        let told = done.await.map_or_else(|error| error.to_string(), |created| format!("{created:?}"));
+        self.note("was told", told);
+    }
+
+    async fn close_group(&mut self, group: &crate::groups::GroupKey) {
+        self.note("closes group", format!("{group:?}"));
+        self.link.set_op(Some(Op::of_groups()));
+        let (space, (tenant, name)) = (&self.keys, group);
+        let done = self.store.transact(|tx| async move { groups::close(&tx, space, tenant, name).await });
+        self.note("was told", done.await.map_or_else(|error| error.to_string(), |is| is.to_string()));
+    }
+
+    /// Closes all groups, so that they end.
+    pub async fn close_groups(&mut self) {
+        loop {
+            let open = self.setting.checker.known(|known| known.groups.open());
+            let Some(group) = open.first() else { return };
+            self.close_group(group).await;
         }
     }
 

@@ -37,6 +37,11 @@ impl Op {
         Op { kind: OpKind::Schedule, jobs: Arc::new([]), new: Arc::new([]), once: false }
     }
 
+    /// A change of the groups.
+    pub fn of_groups() -> Op {
+        Op { kind: OpKind::Group, jobs: Arc::new([]), new: Arc::new([]), once: false }
+    }
+
     /// An operation on one job, other than an addition.
     pub fn of(kind: OpKind, job: &JobKey) -> Op {
         Op { kind, jobs: Arc::new([job.clone()]), new: Arc::new([]), once: false }
@@ -62,6 +67,8 @@ pub enum OpKind {
     Remove,
     /// `schedules::put` and `schedules::remove`.
     Schedule,
+    /// `groups::create` and `groups::close`.
+    Group,
 }
 
 /// What a handler did in the end.

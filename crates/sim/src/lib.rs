@@ -11,6 +11,7 @@
 //! - [`eligibility`]: which jobs may start, in worlds where not all may. [`dependencies`], [`filters`]: the invariants of
 //!   eligibility.
 //! - [`model`], [`check`], [`liveness`], [`ledger`]: the other invariants, and the state to check them.
+//! - [`groups`]: groups, and with what they call back, in the same worlds.
 //! - [`schedules`]: schedules, and what they fire, in worlds of their own.
 //! - [`modes`]: an operator who quiets, drains and resumes workers, in worlds of their own.
 //! - [`turns`]: checks over many cycles: turns by shares, and running jobs spread over workers.
@@ -27,6 +28,7 @@ pub mod eligibility;
 pub mod engine;
 pub mod external;
 pub mod filters;
+pub mod groups;
 pub mod ledger;
 pub mod link;
 pub mod liveness;

@@ -51,6 +51,7 @@ pub fn check(inspection: &Inspection<'_>) -> Result<(), Violation> {
     inspection.jobs()?;
     inspection.executions()?;
     inspection.schedules()?;
+    inspection.groups()?;
     inspection.subscribers()
 }
 
@@ -444,6 +445,21 @@ impl Inspection<'_> {
             Some((name, next_us)) => {
                 let story = format!("{name} should have fired at {next_us}, and it is {clock_us}");
                 broken("a schedule fires when its time has come", story)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A group ends after the last of its jobs.
+    fn groups(&self) -> Result<(), Violation> {
+        let slow = if self.setting.plan.is_slow() { SLOW_PASSES } else { Duration::ZERO };
+        let late_us = i64::try_from((2 * SLACK + slow).as_micros()).expect("some seconds");
+        let jobs = self.known.jobs.values().filter_map(|rows| rows.record.as_ref());
+        match self.known.groups.due(jobs).into_iter().find(|(_, since_us)| self.now_us - since_us > late_us) {
+            Some((group, since_us)) => {
+                let story =
+                    format!("{group:?} should have ended since {since_us}, and it is {}", self.now_us);
+                broken("a group ends after the last of its jobs", story)
             }
             None => Ok(()),
         }

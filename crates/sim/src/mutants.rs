@@ -34,7 +34,7 @@ pub const MODE_MUTANTS: &[Mutant] = &[Mutant {
     why: "A worker that has not learnt yet that it is quiet claims a job.",
 }];
 
-/// Mistakes about schedules. They show only in worlds with schedules ([`crate::plan::SCHEDULES_FROM`]).
+/// Mistakes about schedules and groups. They show only in worlds with schedules ([`crate::plan::SCHEDULES_FROM`]).
 pub const SCHEDULE_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "double_fire",
@@ -70,6 +70,34 @@ pub const SCHEDULE_MUTANTS: &[Mutant] = &[
         find: "                            Some(next_us) => runtime.sleep_until(next_us).await,\n",
         replace: "                            Some(next_us) if next_us < 0 => runtime.sleep_until(next_us).await,\n                            Some(_) => std::future::pending().await,\n",
         why: "No schedule fires until a client changes one.",
+    },
+    Mutant {
+        name: "group_calls_twice",
+        file: "crates/queue/src/groups.rs",
+        find: "    group.ended = Some(end.clone());\n",
+        replace: "    group.ended = Some(end.clone()).filter(|_| group.callbacks.is_empty());\n",
+        why: "The row of a group does not say that it has ended, so it ends again.",
+    },
+    Mutant {
+        name: "group_calls_early",
+        file: "crates/queue/src/groups.rs",
+        find: "    if !group.open && counts.open == 0 {\n",
+        replace: "    if !group.open && counts.open <= 1 {\n",
+        why: "A group ends before the last of its jobs.",
+    },
+    Mutant {
+        name: "group_end_is_lost",
+        file: "crates/queue/src/group_counts.rs",
+        find: "    add(tx, keys, job, member, sum)?;\n    if after == Field::Open { Ok(()) }",
+        replace: "    add(tx, keys, job, member, sum)?;\n    if after != Field::Failed { Ok(()) }",
+        why: "The end of a job does not mark its group, so no server looks whether it was the last one.",
+    },
+    Mutant {
+        name: "group_forgets_removed_jobs",
+        file: "crates/queue/src/transition.rs",
+        find: "    group_counts::erase(tx, keys, job)?;\n",
+        replace: "",
+        why: "A job that is removed before its end stays open in its group, which never ends.",
     },
 ];
 

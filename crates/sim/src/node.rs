@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Meter, Runtime, Store};
 use turnwise_worker::{
-    Deadlines, External, Live, Membership, Monitor, Options, Retention, RetentionOptions, Schedules,
+    Deadlines, External, Groups, Live, Membership, Monitor, Options, Retention, RetentionOptions, Schedules,
     Tunables, Worker, fold_counts, keep_clock, membership_events, release_filtered, remove_starts,
     settle_dependencies, settle_lifetimes,
 };
@@ -250,6 +250,8 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
     if plan.schedules {
         let (store, keys) = of();
         tasks.push(tokio::spawn(Schedules { store, keys, metrics: Arc::default() }.run(never.clone())));
+        let (store, keys) = of();
+        tasks.push(tokio::spawn(Groups { store, keys }.run(never.clone())));
     }
     if plan.eligibility.is_some() {
         tasks.push(tokio::spawn(settle_dependencies(of(), never.clone())));

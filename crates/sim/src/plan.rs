@@ -29,7 +29,7 @@ pub const ELIGIBILITY_FROM: u64 = 2_000_000;
 /// From this seed on, worlds have an operator who quiets and drains workers during chaos. All jobs may start, and none locks.
 pub const MODES_FROM: u64 = 3_000_000;
 
-/// From this seed on, worlds have schedules. All jobs may start, and none locks.
+/// From this seed on, worlds have schedules and groups. All jobs may start, and none locks.
 pub const SCHEDULES_FROM: u64 = 4_000_000;
 
 /// The job type of the external workers.
@@ -87,7 +87,7 @@ pub struct Plan {
     pub eligibility: Option<EligibilityPlan>,
     /// Whether an operator quiets and drains workers.
     pub modes: bool,
-    /// Whether there are schedules.
+    /// Whether there are schedules, and groups.
     pub schedules: bool,
     /// Whether some runs have timeouts.
     pub timeouts: bool,

@@ -512,6 +512,7 @@ impl World {
         }
         if let Some(client) = ready.first_mut().filter(|_| setting.plan.schedules) {
             client.remove_schedules().await;
+            client.close_groups().await;
         }
         self.turns(&mut ready).await?;
         let mut end_us = 0;
@@ -527,7 +528,8 @@ impl World {
                     (!job.state().is_final()).then(|| format!("{key:?} {}", in_words(Some(job))))
                 });
                 let filters = known.filters.iter().flat_map(Filters::names);
-                open.chain(filters.map(|name| format!("filter {name}"))).collect::<Vec<_>>()
+                let groups = known.groups.lasting().map(|(group, _)| format!("group {group:?}"));
+                open.chain(filters.map(|name| format!("filter {name}"))).chain(groups).collect::<Vec<_>>()
             });
             if open.is_empty() {
                 return Ok(());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::counts::{Cursor, Folded, fold};
+use turnwise_queue::counts::{Cursor, Family, Folded, fold};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::{Error, Store};
 
@@ -23,11 +23,15 @@ const MAX_TRANSACTIONS: usize = 1_000;
 /// stopped.
 pub fn fold_counts((store, keys): (Store, Keyspace), stop: CancellationToken) -> BoxFuture<'static, ()> {
     until_stopped(stop, async move {
-        let (mut pause, mut after) = (INTERVAL, None);
+        let (mut pause, mut jobs, mut groups) = (INTERVAL, None, None);
         loop {
             store.runtime().sleep(pause).await;
-            pause = match pass(&store, &keys, &mut after).await {
-                Ok(rows) if rows > MANY || after.is_some() => (pause / 2).max(SHORTEST),
+            let passed = match pass(&store, &keys, Family::Jobs, &mut jobs).await {
+                Ok(rows) => pass(&store, &keys, Family::Groups, &mut groups).await.map(|more| rows + more),
+                failed => failed,
+            };
+            pause = match passed {
+                Ok(rows) if rows > MANY || jobs.is_some() || groups.is_some() => (pause / 2).max(SHORTEST),
                 Ok(_) => (pause * 2).min(INTERVAL),
                 Err(error) => {
                     tracing::error!(%error, "cannot replace rows of counts: tries again later");
@@ -40,11 +44,11 @@ pub fn fold_counts((store, keys): (Store, Keyspace), stop: CancellationToken) ->
 
 /// Goes over all rows once, or as far as [`MAX_TRANSACTIONS`] reach. The next pass continues there. Returns how many rows were
 /// replaced or removed.
-async fn pass(store: &Store, keys: &Keyspace, after: &mut Option<Cursor>) -> Result<usize> {
+async fn pass(store: &Store, keys: &Keyspace, family: Family, after: &mut Option<Cursor>) -> Result<usize> {
     let mut rows = 0;
     for _ in 0..MAX_TRANSACTIONS {
         let tx = store.begin().await?;
-        let folded = fold(&tx, keys, after.as_ref()).await?;
+        let folded = fold(&tx, keys, family, after.as_ref()).await?;
         match tx.commit().await {
             Ok(_) => rows += folded.rows,
             // Another node has done the same work, or a row that counted nothing counts again.

@@ -44,6 +44,7 @@ mod fair_share;
 mod fairness;
 mod filters;
 mod first_poll;
+mod groups;
 mod handler;
 mod incarnation;
 mod lifetimes;
@@ -84,6 +85,7 @@ pub use external::{
 pub use fair_share::TenantCharges;
 pub use fairness::{FairRules, RotationRules, usage_of};
 pub use filters::{holds as filter_holds, release_filtered};
+pub use groups::Groups;
 pub use handler::{JobContext, JobHandler, Outcome, handler_fn};
 pub use lifetimes::settle_lifetimes;
 pub use live::Live;

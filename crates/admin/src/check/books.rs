@@ -7,8 +7,8 @@ use bytes::Bytes;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_queue::check::{
-    CountTally, Finding, IndexRow, Invariant, JobKey, PIECE_BYTES, Row, check_single, has_other_fields,
-    key_text, read_record, unique_end, unique_holder,
+    CountTally, Finding, Groups, IndexRow, Invariant, JobKey, PIECE_BYTES, Row, check_group, check_single,
+    has_other_fields, key_text, read_record, unique_end, unique_holder,
 };
 use turnwise_queue::concurrency::{BucketRow, LimitedRow};
 use turnwise_queue::locks::{Held, HolderRow, QueueRow};
@@ -62,6 +62,7 @@ pub(super) struct Books<'a> {
     /// The buckets of jobs that run or are limited.
     buckets: BTreeSet<Bucket>,
     pub(super) counts: CountTally,
+    groups: Groups,
     pub(super) families: BTreeMap<String, u64>,
     pub(super) findings: Vec<Finding>,
 }
@@ -169,6 +170,7 @@ impl<'a> Books<'a> {
             levels: BTreeSet::new(),
             buckets: BTreeSet::new(),
             counts: CountTally::default(),
+            groups: Groups::new(),
             families: BTreeMap::new(),
             findings: Vec::new(),
         }
@@ -192,7 +194,13 @@ impl<'a> Books<'a> {
         let levels = self.levels.iter().cloned().map(Subject::Locks);
         let buckets = self.buckets.iter().cloned().map(Subject::Bucket);
         let types = self.types.iter().cloned().map(Subject::Type);
-        workers.chain(types).chain(tenants).chain(levels).chain(buckets).collect()
+        // The pass has read their rows, but not in one snapshot.
+        let groups = self
+            .groups
+            .iter()
+            .filter(|((tenant, name), rows)| !check_group(self.keys, (tenant, name), rows).is_empty());
+        let groups = groups.map(|(group, _)| Subject::Group(group.clone()));
+        workers.chain(types).chain(tenants).chain(levels).chain(buckets).chain(groups).collect()
     }
 
     pub(super) fn enter(&mut self, key: &Bytes, value: &Bytes) -> Result<(), Full> {
@@ -255,6 +263,12 @@ impl<'a> Books<'a> {
             | Row::ScheduleDue(_, name)
             | Row::ScheduleEnds(name)
             | Row::TenantSchedule(_, name) => self.flag(hash(&Subject::Schedule(name.clone()))),
+            Row::Group(tenant, name)
+            | Row::GroupCallback(tenant, name, _)
+            | Row::GroupMark(tenant, name)
+            | Row::GroupRemoval(_, tenant, name) => {
+                self.groups.entry((tenant.clone(), name.clone())).or_default().add(&row, value);
+            }
             // These rows are few compared with jobs, or soon cleared.
             Row::After(job, _) | Row::Dependent(job, _, _) | Row::Unwatched(job, _) => self.flag(of_job(job)),
             Row::Worker(worker, _) => {
@@ -276,7 +290,12 @@ impl<'a> Books<'a> {
             | Row::Replication(..)
             | Row::Unresolved(..)
             | Row::FilterCheck(..) => self.enter_document(&row, value)?,
-            Row::Counts(..) | Row::Usage(..) | Row::RunTimes(_) | Row::Boost(_) | Row::Clock => {}
+            Row::Counts(..)
+            | Row::GroupCounts(..)
+            | Row::Usage(..)
+            | Row::RunTimes(_)
+            | Row::Boost(_)
+            | Row::Clock => {}
             Row::StartCount(name) | Row::Start(name, _) => self.enter_bucket(&Bucket::Rate(name.clone())),
             Row::Filter(_) | Row::Roomy(..) | Row::Unmarked(_) | Row::Unsettled(..) => {}
             Row::Stamp | Row::Secret | Row::Other => {}

@@ -8,10 +8,12 @@ use turnwise_policy::eligibility::concurrency::{Bucket, MAX_LIMIT};
 use turnwise_policy::eligibility::rate::MAX_STARTS;
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_queue::check::{
-    BucketTally, CountTally, Finding, IndexRow, JobKey, JobRows, LockTally, Row, ScheduleRows, UniqueTally,
-    WorkerRow, check_awaited, check_claims, check_job, check_schedule, check_stamp, check_waiting,
-    check_worker, read_record, unique_holder,
+    BucketTally, CountTally, Finding, GroupRows, IndexRow, JobKey, JobRows, LockTally, Row, ScheduleRows,
+    UniqueTally, WorkerRow, check_awaited, check_claims, check_group, check_job, check_schedule, check_stamp,
+    check_waiting, check_worker, read_record, unique_holder,
 };
+use turnwise_queue::groups::GROUP_TAG;
+use turnwise_queue::jobs::types_after;
 use turnwise_queue::keyspace::KeyRange;
 use turnwise_queue::locks::{Held, Spot};
 use turnwise_queue::{Active, Job, Keyspace, MAX_AFTER};
@@ -35,6 +37,10 @@ const ACTIVE: usize = 100_000;
 const LOCKS: usize = 100_000;
 /// The most marks with a time that are read of one type.
 const MARKS: usize = 100_000;
+/// The most times of removal that are read of groups.
+const REMOVALS: usize = 1_000_000;
+/// The number of types that one read returns.
+const TYPES: usize = 100;
 /// Attempts to count a database's documents in one transaction.
 const COUNT_ATTEMPTS: u32 = 3;
 
@@ -53,6 +59,8 @@ pub(super) enum Subject {
     Bucket(Bucket),
     /// A schedule, by name.
     Schedule(String),
+    /// A group, by tenant and name.
+    Group((String, String)),
     /// A unique key that has a period, by its hash.
     Unique(String),
     /// A document of a `_replicator` database.
@@ -92,6 +100,7 @@ impl Examiner {
                     Subject::Locks(level) => self.locks(tx, level.as_deref()).await,
                     Subject::Bucket(bucket) => self.bucket(tx, bucket).await,
                     Subject::Schedule(name) => self.schedule(tx, name, seen).await,
+                    Subject::Group(group) => self.group(tx, group).await,
                     Subject::Unique(hash) => self.unique(tx, hash, seen).await,
                     Subject::Document(document) => self.document(tx, document, seen).await,
                     Subject::DocumentsJob(id) => self.documents_job(tx, id).await,
@@ -323,6 +332,30 @@ impl Examiner {
         Ok(check_schedule(keys, name, &rows))
     }
 
+    async fn group(&self, tx: &Transaction, (tenant, name): &(String, String)) -> Result<Vec<Finding>> {
+        let keys = &self.keys;
+        let mut rows = GroupRows::default();
+        let add = |key: &Bytes, value: &Bytes, rows: &mut GroupRows| {
+            let _ = Row::parse(keys, key).map(|row| rows.add(&row, value));
+        };
+        let own = [keys.group(tenant, name), keys.group_mark(tenant, name)];
+        for key in own {
+            if let Some(value) = get(tx, &key).await? {
+                add(&key, &value, &mut rows);
+            }
+        }
+        for (key, value) in range(tx, keys.group_callbacks(tenant, name), PIECES).await? {
+            add(&key, &value, &mut rows);
+        }
+        // Only those of this group: its own one, and stray ones.
+        for (key, value) in range(tx, keys.group_removals(), REMOVALS).await? {
+            if Row::parse(keys, &key).is_some_and(|row| row.of_group() == Some((tenant, name))) {
+                add(&key, &value, &mut rows);
+            }
+        }
+        Ok(check_group(keys, (tenant, name), &rows))
+    }
+
     async fn document(
         &self,
         tx: &Transaction,
@@ -388,6 +421,8 @@ impl Examiner {
 pub(super) enum Count<'a> {
     Documents(&'a str),
     Jobs(&'a str),
+    /// Of a group, by tenant and name.
+    Group(&'a (String, String)),
 }
 
 impl Count<'_> {
@@ -398,6 +433,7 @@ impl Count<'_> {
             let counted = match self {
                 Count::Documents(db) => count_documents(&tx, keys, db).await,
                 Count::Jobs(job_type) => count_jobs(&tx, keys, job_type).await,
+                Count::Group(group) => count_group(&tx, keys, group).await,
             };
             match counted {
                 Err(Error::TooOld { .. }) => {}
@@ -455,4 +491,49 @@ async fn count_jobs(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result
         .await?;
     }
     Ok(tally.differences(keys).into_iter().map(|(_, finding)| finding).collect())
+}
+
+/// Counts the jobs of a group, which are found by their tags, and the groups in it.
+async fn count_group(tx: &Transaction, keys: &Keyspace, group: &(String, String)) -> Result<Vec<Finding>> {
+    let (tenant, name) = group;
+    let mut tally = CountTally::default();
+    let tag = format!("{GROUP_TAG}{name}");
+    let mut last: Option<String> = None;
+    loop {
+        let types = types_after(tx, keys, last.as_deref(), TYPES).await.map_err(of_queue)?;
+        for job_type in &types {
+            let mut members = Vec::new();
+            for_each(tx, keys.tagged_of(job_type, &tag, tenant), |key, _| {
+                members.extend(keys.parse_tagged(key).map(|(_, id)| keys.job(job_type, &id)));
+            })
+            .await?;
+            for key in members {
+                if let (Some(row), Some(value)) = (Row::parse(keys, &key), get(tx, &key).await?) {
+                    tally.enter(&row, None, Some(&value));
+                }
+            }
+        }
+        match types.into_iter().next_back() {
+            Some(one) => last = Some(one),
+            None => break,
+        }
+    }
+    for rows in [keys.groups_of(tenant), keys.all_group_counts()] {
+        for_each(tx, rows, |key, value| {
+            if let Some(row) = Row::parse(keys, key) {
+                tally.enter(&row, None, Some(value));
+            }
+        })
+        .await?;
+    }
+    // Other groups are not counted here.
+    let own = tally.group_differences(keys).into_iter().filter(|(of, _)| of == group);
+    Ok(own.map(|(_, finding)| finding).collect())
+}
+
+fn of_queue(error: turnwise_queue::Error) -> Error {
+    match error {
+        turnwise_queue::Error::Store(error) => error,
+        error => Error::Corrupt(error.to_string()),
+    }
 }

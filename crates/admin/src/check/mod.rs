@@ -125,6 +125,18 @@ async fn check_with(store: &Store, is_shared: bool, progress: &Progress, open: u
         true => check_counts(store, &keys, differences, &mut report).await?,
         false => report.add(differences.into_iter().map(|(_, finding)| finding)),
     }
+    for (group, finding) in books.counts.group_differences(&keys) {
+        match is_shared {
+            true => match Count::Group(&group).check(store, &keys).await? {
+                Some(findings) => report.add(findings),
+                None => report.undecided.push(format!(
+                    "jobs of the group {:?} move, and are too many to be counted in one transaction",
+                    group.1
+                )),
+            },
+            false => report.add([finding]),
+        }
+    }
 
     let lost = books.lost_holders();
     let mut subjects: BTreeMap<Subject, BTreeSet<Bytes>> =

@@ -148,6 +148,7 @@ fn job(Template { job_type, spec, priority, states_locks }: Template) -> NewJob 
         locks: locks.and_then(std::result::Result::ok),
         unique: spec.unique.map(unique::shown),
         priority: priority.map(i32::from),
+        group: spec.group.map(|group| group.name),
         ..AddJob::default()
     };
     NewJob::new(job_type, job)

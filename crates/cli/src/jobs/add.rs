@@ -34,12 +34,13 @@ Examples:
   turnwise jobs add mail --after report/july --after report/august
   turnwise jobs add mail --many jobs.jsonl
   turnwise jobs add index --options '{\"shop\":7}' --unique while_waiting
+  turnwise jobs add render --id film-7 --count 1000 --at-once 50
 
 The command prints the ids of the jobs, one per line. If a job with the id exists, it is unchanged, so you can repeat a command \
 with ids. If another job has the unique key, its id is printed.
 
 Each line of a file for --many is an object with any of id, options, summary, tenant, user, task, tags, delay_ms, not_before_us, \
-max_attempts, backoff, jitter, on_lost, max_snoozes, timeout_ms, heartbeat_timeout_ms, start_within_ms, keep_ms, after, locks, reason, priority, unique and if_exists. Each request adds up to 1,000 \
+max_attempts, backoff, jitter, on_lost, max_snoozes, timeout_ms, heartbeat_timeout_ms, start_within_ms, keep_ms, after, locks, reason, priority, unique, group and if_exists. Each request adds up to 1,000 \
 lines, all or none.")]
 pub(crate) struct Args {
     /// The type of the job, which decides the workers that run it
@@ -109,6 +110,15 @@ pub(crate) struct Args {
     /// fewer than 7 jobs with this NAME run
     #[arg(long, value_name = "TEXT")]
     reason: Vec<String>,
+    /// The open group of which the job is a member (`turnwise groups add`); of an array, the group in which its group is
+    #[arg(long, value_name = "NAME")]
+    group: Option<String>,
+    /// Add an array: so many jobs, up to 10,000, with the ids ID.0, ID.1 and so on, in a group with the name ID, which is printed
+    #[arg(long, value_name = "N", conflicts_with = "many", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    count: Option<u32>,
+    /// With --count: at most so many of them run at the same time
+    #[arg(long, value_name = "N", requires = "count", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    at_once: Option<u32>,
     /// The job's priority, -20 to 19, by default 0. A tenant's jobs with lower numbers start first
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(-20..=19))]
     priority: Option<i32>,
@@ -166,6 +176,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
 
 async fn add_one(args: &Args) -> Result<(), Failure> {
     let job = only_job(args).map_err(Failure::Usage)?;
+    if args.count.is_some() {
+        let added = args.server.client()?.add_many(vec![NewJob::new(&args.job_type, job)]).await?;
+        let first = added.first().map(|first| first.id.as_str()).unwrap_or_default();
+        say!("{}", first.strip_suffix(".0").unwrap_or(first));
+        return Ok(());
+    }
     let added = args.server.client()?.add(&args.job_type, job).await?;
     print(&added);
     Ok(())
@@ -178,6 +194,8 @@ fn only_job(args: &Args) -> anyhow::Result<AddJob> {
         options: args.options.as_ref().map(|text| json("--options", text)).transpose()?,
         summary: args.summary.as_ref().map(|text| json("--summary", text)).transpose()?,
         locks: args.locks.as_ref().map(|text| locks(text)).transpose()?,
+        count: args.count,
+        at_once: args.at_once,
         ..defaults(args)?
     })
 }
@@ -202,6 +220,7 @@ fn defaults(args: &Args) -> anyhow::Result<AddJob> {
         priority: args.priority,
         after: args.after.iter().map(|name| after_job(args, name)).collect::<anyhow::Result<_>>()?,
         unique: unique(args)?,
+        group: args.group.clone(),
         if_exists: if args.again { IfExists::Again } else { IfExists::Keep },
         ..AddJob::default()
     })

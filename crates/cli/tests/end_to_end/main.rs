@@ -11,6 +11,7 @@ mod faults;
 mod fleet;
 mod fleet_burst;
 mod gateways;
+mod groups;
 mod identities;
 mod jobs;
 mod kill;

@@ -5,13 +5,15 @@
 //! type in (mail, sms) and state = failed and reason ~ timeout and age > 2d
 //! ```
 //!
-//! *Fields*: `id`, `type`, `task`, `tenant`, `user`, `tag` (any of the job's tags), `reason` (any of the job's reasons), and `options.` with the
+//! *Fields*: `id`, `type`, `task`, `tenant`, `user`, `tag` (any of the job's tags), `group`, `reason` (any of the job's reasons), and `options.` with the
 //! path of a member, names between dots. *Operators*: `=`, `!=`, `<`, `<=`, `>`, `>=`, `~` (the text contains a match of a
 //! regular expression), `!~`. `in (a, b)` equals one of several values. *Values*: numbers, `true`, `false`, `null`, text between
 //! quotes, or a word.
 //!
 //! *Sets.* Of several tags or reasons, one must be as the comparison says, and with `!=` and `!~` all: `tag != eu` holds for a job without the
 //! tag, and for one without tags.
+//!
+//! *Groups.* The group of a job is a tag of it ([`GROUP_TAG`]): `group = x` is `tag = group:x`.
 //!
 //! *Kinds.* The field decides what a value is. `id`, `type`, `task`, `tenant`, `user`, `tag`, `reason` and `reason_class` are text, whatever the value looks
 //! like: `tenant = 007` is not the tenant 7. An option has the kind that its JSON has. A value without quotes equals a number as a number, and
@@ -45,6 +47,9 @@ pub const MAX_CONDITION_BYTES: usize = 4_000;
 pub const MAX_PATTERNS_BYTES: usize = 16 << 10;
 /// The longest text in which a pattern is searched, in bytes. A longer one can still be compared.
 const MAX_SEARCHED_BYTES: usize = 16 << 10;
+
+/// The tag of the jobs of a group is this and the group's name. No other tag begins so.
+pub const GROUP_TAG: &str = "group:";
 
 /// What is wrong with a condition, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -122,6 +122,14 @@ invariants! {
     ScheduleAgrees: "a schedule has the rows that its own row names, and no others",
         "a schedule without its row among the due ones never fires; its jobs cannot be made without all pieces of their options",
         "write the schedule again (`turnwise schedules add`); clear a row without a schedule by hand";
+    /// The counts of a group are those of its jobs.
+    GroupCounted: "the counts of a group are those of its jobs",
+        "the group ends before its last job has ended, or never; its jobs run as usual",
+        "stop all nodes, and run `turnwise store recount`";
+    /// The rows of a group are those that its own row names.
+    GroupAgrees: "a group has the rows that its own row names, and no others",
+        "a group without its mark does not end, and calls no job; one without its time of removal is kept for ever",
+        "close the group again (`turnwise groups close`), or remove it; clear a row without a group by hand";
     /// A charge is a sum of times.
     Charged: "what was charged to a tenant is not negative",
         "the tenant gets more or less than its share until the row is cleared",

@@ -10,6 +10,7 @@
 mod bucket;
 mod count;
 mod finding;
+mod group;
 mod job;
 mod lock;
 mod row;
@@ -22,6 +23,7 @@ mod worker;
 pub use bucket::BucketTally;
 pub use count::CountTally;
 pub use finding::{Finding, Invariant};
+pub use group::{GroupRows, Groups, check_group};
 pub use job::{JobRows, check_awaited, check_job, has_other_fields, read_record, whole};
 pub use lock::LockTally;
 pub use row::{Row, WorkerRow, key_text};

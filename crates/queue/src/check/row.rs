@@ -89,6 +89,16 @@ pub enum Row {
     ScheduleEnds(String),
     /// A schedule of a tenant: tenant and name.
     TenantSchedule(String, String),
+    /// A group: tenant and name.
+    Group(String, String),
+    /// A job with which a group calls back: tenant and name of the group, and what about.
+    GroupCallback(String, String, String),
+    /// Counts of a group: tenant, and name and number of the group in one text.
+    GroupCounts(String, String),
+    /// The mark of a group: tenant and name.
+    GroupMark(String, String),
+    /// When a group is removed: the time, tenant and name.
+    GroupRemoval(i64, String, String),
     /// A `_replicator` database.
     Database(String),
     /// Its update sequence.
@@ -139,6 +149,17 @@ impl Row {
             | Row::ScheduleDue(_, name)
             | Row::ScheduleEnds(name)
             | Row::TenantSchedule(_, name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The group to which this row belongs: tenant and name.
+    pub fn of_group(&self) -> Option<(&str, &str)> {
+        match self {
+            Row::Group(tenant, name)
+            | Row::GroupCallback(tenant, name, _)
+            | Row::GroupMark(tenant, name)
+            | Row::GroupRemoval(_, tenant, name) => Some((tenant, name)),
             _ => None,
         }
     }
@@ -215,6 +236,14 @@ impl Row {
             ("schedule_due", 3) => Row::ScheduleDue(number(1)?, text(2)?),
             ("schedule_ends", 2) => Row::ScheduleEnds(text(1)?),
             ("tenant_schedules", 3) => Row::TenantSchedule(text(1)?, text(2)?),
+            ("groups", 3) => Row::Group(text(1)?, text(2)?),
+            ("group_callbacks", 4) => Row::GroupCallback(text(1)?, text(2)?, text(3)?),
+            ("group_counts", 3..) => {
+                let (tenant, group) = keys.parse_counts(key).ok()?;
+                Row::GroupCounts(tenant, group)
+            }
+            ("group_marks", 3) => Row::GroupMark(text(1)?, text(2)?),
+            ("group_removals", 4) => Row::GroupRemoval(number(1)?, text(2)?, text(3)?),
             ("databases", 2) => Row::Database(text(1)?),
             ("sequence", 2) => Row::Sequence(text(1)?),
             ("documents", 3) => Row::Document(text(1)?, text(2)?),
@@ -239,8 +268,8 @@ impl Row {
             ("history", 4) if number(2).is_some() && text(3).is_some() => Row::Other,
             ("lock_wake" | "counts_guard" | "event_wake" | "unsettled_wake" | "bulk_wake", 1) => Row::Stamp,
             (
-                "unresolved_wake" | "filters_vs" | "webhooks_vs" | "schedules_vs" | "config_vs"
-                | "identities_vs",
+                "unresolved_wake" | "group_wake" | "filters_vs" | "webhooks_vs" | "schedules_vs"
+                | "config_vs" | "identities_vs",
                 1,
             ) => Row::Stamp,
             ("unwatched_wake", 2) if text(1).is_some() => Row::Stamp,

@@ -14,10 +14,13 @@ pub fn check_single(key: &[u8], row: &Row, value: &Bytes) -> Option<Finding> {
     match row {
         Row::Roomy(_, Bucket::Rate(_)) | Row::Start(..) | Row::Clock => read::<i64>(key, value).err(),
         Row::StartCount(_) => read::<StartCount>(key, value).err(),
-        Row::Stamp | Row::Wake(_) | Row::Membership(_) | Row::Waiting(..) | Row::Roomy(..) => {
-            check_stamp(key, Some(value))
-        }
-        Row::Counts(..) => check_counts(key, value),
+        Row::Stamp
+        | Row::Wake(_)
+        | Row::Membership(_)
+        | Row::Waiting(..)
+        | Row::Roomy(..)
+        | Row::GroupMark(..) => check_stamp(key, Some(value)),
+        Row::Counts(..) | Row::GroupCounts(..) => check_counts(key, value),
         Row::Usage(..) => check_usage(key, value),
         Row::RunTimes(_) => check_run_times(key, value),
         Row::Boost(_) => check_boost(key, value),

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::{
-    BucketTally, CountTally, Finding, IndexRow, Invariant, JobKey, JobRows, LockTally, Row, ScheduleRows,
-    UniqueTally, WorkerRow, check_awaited, check_claims, check_job, check_schedule, check_single,
-    check_stamp, check_waiting, check_worker, unique_holder,
+    BucketTally, CountTally, Finding, Groups, IndexRow, Invariant, JobKey, JobRows, LockTally, Row,
+    ScheduleRows, UniqueTally, WorkerRow, check_awaited, check_claims, check_group, check_job,
+    check_schedule, check_single, check_stamp, check_waiting, check_worker, unique_holder,
 };
 use crate::{Active, Keyspace};
 
@@ -23,6 +23,7 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
     let mut buckets = BucketTally::default();
     let mut counts = CountTally::default();
     let mut schedules: BTreeMap<String, ScheduleRows> = BTreeMap::new();
+    let mut groups = Groups::new();
     let mut unique = UniqueTally::default();
     let mut unsettled: BTreeSet<(JobKey, i64)> = BTreeSet::new();
     for (key, value) in rows {
@@ -49,6 +50,9 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
         if let Some(name) = row.of_schedule() {
             schedules.entry(name.to_owned()).or_default().add(&row, value);
         }
+        if let Some((tenant, name)) = row.of_group() {
+            groups.entry((tenant.to_owned(), name.to_owned())).or_default().add(&row, value);
+        }
         present.insert(key);
         match row {
             Row::Worker(worker, row) => drop(workers.entry(worker).or_default().insert(row, value.clone())),
@@ -62,10 +66,13 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
         }
     }
     findings.extend(schedules.iter().flat_map(|(name, rows)| check_schedule(keys, name, rows)));
+    let of_groups = groups.iter().flat_map(|((tenant, name), rows)| check_group(keys, (tenant, name), rows));
+    findings.extend(of_groups);
     findings.extend(locks.finish());
     findings.extend(buckets.finish(keys));
     findings.extend(unique.finish(keys));
     findings.extend(counts.differences(keys).into_iter().map(|(_, finding)| finding));
+    findings.extend(counts.group_differences(keys).into_iter().map(|(_, finding)| finding));
     for (job, rows) in &jobs {
         findings.extend(check_job(keys, job, rows, |worker| workers.contains_key(worker)));
     }

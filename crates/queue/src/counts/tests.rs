@@ -37,7 +37,7 @@ async fn fold_all(store: &Store) -> usize {
     let (mut after, mut transactions) = (None, 0);
     loop {
         let tx = store.begin().await.unwrap();
-        let folded = fold(&tx, &Keyspace::default(), after.as_ref()).await.unwrap();
+        let folded = fold(&tx, &Keyspace::default(), Family::Jobs, after.as_ref()).await.unwrap();
         tx.commit().await.unwrap();
         transactions += 1;
         assert!(folded.rows <= MAX_WRITES + 1, "{} rows", folded.rows);
@@ -92,13 +92,13 @@ async fn a_fold_does_not_lose_an_add_beside_it() {
     let keys = Keyspace::default();
     append(&store, "a", 1, Sum::of(3, 0)).await;
     let fold_tx = store.begin().await.unwrap();
-    fold(&fold_tx, &keys, None).await.unwrap();
+    fold(&fold_tx, &keys, Family::Jobs, None).await.unwrap();
     append(&store, "a", 2, Sum::of(4, 0)).await;
     fold_tx.commit().await.unwrap();
     assert_eq!(counted(&store, "a").await[Kind::Pending], 7);
     // To the row itself.
     let fold_tx = store.begin().await.unwrap();
-    fold(&fold_tx, &keys, None).await.unwrap();
+    fold(&fold_tx, &keys, Family::Jobs, None).await.unwrap();
     let tx = store.begin().await.unwrap();
     tx.add(keys.counts_of("t", "a"), Sum::of(-7, 0)).unwrap();
     tx.commit().await.unwrap();
@@ -116,8 +116,8 @@ async fn two_folds_conflict() {
         append(&store, "a", n, Sum::of(1, 0)).await;
     }
     let (one, other) = (store.begin().await.unwrap(), store.begin().await.unwrap());
-    fold(&one, &keys, None).await.unwrap();
-    fold(&other, &keys, None).await.unwrap();
+    fold(&one, &keys, Family::Jobs, None).await.unwrap();
+    fold(&other, &keys, Family::Jobs, None).await.unwrap();
     one.commit().await.unwrap();
     assert!(matches!(other.commit().await, Err(turnwise_store::Error::Conflict)));
     assert_eq!(counted(&store, "a").await[Kind::Pending], 3);

@@ -61,6 +61,13 @@
 //! | `("schedule_ends", name)` | failures in a row, and the last success of its jobs (JSON) | the transaction that ends one of them |
 //! | `("tenant_schedules", tenant, name)` | empty, or `true` while the schedule is paused | with the schedule |
 //! | `("schedules_vs")` | versionstamp (10 bytes) of the schedules | a change of a schedule, not a fire |
+//! | `("groups", tenant, name)` | a group, without its counts ([`crate::groups`]) | a client, and the end of the group |
+//! | `("group_callbacks", tenant, name, on)` | a job that the group adds, with its options | with the group |
+//! | `("group_counts", tenant, name@number)` | numbers of its jobs by their ends: 64 bytes, 40 bits each, lowest first | each transaction that moves one of them |
+//! | `("group_counts", tenant, name@number, …)` | the same for one commit, on an engine that cannot add to a row; the sum counts | with the job |
+//! | `("group_marks", tenant, name)` | versionstamp (10 bytes): the group has not ended, and a job of it has ended then | with the end of the job |
+//! | `("group_wake")` | versionstamp (10 bytes), set with each of these marks | with the mark |
+//! | `("group_removals", at, tenant, name)` | empty: at that time, the group is removed | the end of the group |
 //! | `("history", seconds, interval, node)` | a sample of a node; without a name, of the store, or of all together ([`crate::history`]) | that node |
 //! | `("ended", type, partition, ended, id)` | tenant, and the numbers of the class of its reason and of its task (JSON); by [`crate::ended`] | with the record |
 //! | `("active", type, worker, id)` | what the worker reports ([`crate::Active`]) | the claim's holder |
@@ -195,6 +202,12 @@ impl Keyspace {
         (begin, children(&self.space, &("schedule_due", until_us)).1)
     }
 
+    /// The groups that are removed up to `until_us`, earliest first.
+    pub fn group_removals_until(&self, until_us: i64) -> KeyRange {
+        let (begin, _) = children(&self.space, &("group_removals",));
+        (begin, children(&self.space, &("group_removals", until_us)).1)
+    }
+
     /// The keys whose periods are over at `until_us`, earliest first.
     pub fn unique_over(&self, until_us: i64) -> KeyRange {
         let (begin, _) = children(&self.space, &("unique_until",));
@@ -218,7 +231,7 @@ impl Keyspace {
         Ok((Parked { group, key }, id))
     }
 
-    /// Type and tenant of a key of [`Keyspace::counts`].
+    /// Type and tenant of a key of [`Keyspace::counts`], or tenant and group of one of [`Keyspace::all_group_counts`].
     pub fn parse_counts(&self, key: &[u8]) -> Result<(String, String)> {
         let elements = self.unpack(key).unwrap_or_default();
         match elements.get(1..3) {

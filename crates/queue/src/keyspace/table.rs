@@ -356,6 +356,35 @@ keys! {
     /// The versionstamp of the schedules, without their fires.
     key schedules_versionstamp() = ("schedules_vs",);
 
+    /// A group.
+    key group(tenant: &str, name: &str) = ("groups", tenant, name);
+    /// All groups, by tenant and name.
+    range groups() = ("groups",);
+    /// The groups of a tenant, by name.
+    range groups_of(tenant: &str) = ("groups", tenant);
+    /// A job with which a group calls back.
+    key group_callback(tenant: &str, name: &str, on: &str) = ("group_callbacks", tenant, name, on);
+    /// All of these of a group.
+    range group_callbacks(tenant: &str, name: &str) = ("group_callbacks", tenant, name);
+    /// The counts of a group, by its name and number in one text. Some engines add rows behind this key.
+    key group_counts(tenant: &str, group: &str) = ("group_counts", tenant, group);
+    /// These rows.
+    range group_counts_behind(tenant: &str, group: &str) = ("group_counts", tenant, group);
+    /// The counts of all groups.
+    range all_group_counts() = ("group_counts",);
+    /// Changes whenever a job of a group ends, or the group is closed.
+    key group_mark(tenant: &str, name: &str) = ("group_marks", tenant, name);
+    /// The marks of all groups that have not ended.
+    range group_marks() = ("group_marks",);
+    /// Those of one tenant.
+    range group_marks_of(tenant: &str) = ("group_marks", tenant);
+    /// Changes whenever one of these marks changes.
+    key group_wake() = ("group_wake",);
+    /// The row of a group that is removed at a time.
+    key group_removal(at_us: i64, tenant: &str, name: &str) = ("group_removals", at_us, tenant, name);
+    /// The groups that are removed, earliest first.
+    range group_removals() = ("group_removals",);
+
     /// A setting that all servers share.
     key config_entry(section: &str, key: &str) = ("config", section, key);
     /// All settings that servers share, by section.
@@ -495,6 +524,10 @@ parsers! {
     parse_schedule_due(_; at_us: i64, name: String);
     /// Tenant and name of a key of [`Keyspace::all_tenant_schedules`].
     parse_tenant_schedule(_; tenant: String, name: String);
+    /// Tenant and name of a key of [`Keyspace::groups`] or [`Keyspace::group_marks`].
+    parse_group(_; tenant: String, name: String);
+    /// Time, tenant and name of a key of [`Keyspace::group_removals`].
+    parse_group_removal(_; at_us: i64, tenant: String, name: String);
     /// Section and name of a key of [`Keyspace::config`].
     parse_config(_; section: String, name: String);
     /// The name of a key of [`Keyspace::users`], or the id of a key of [`Keyspace::tokens`].

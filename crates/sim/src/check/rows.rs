@@ -20,6 +20,7 @@ pub(super) struct TouchedRows {
     pub tenants: tenants::Touched,
     pub locks: locks::Touched,
     pub schedules: Vec<schedules::Change>,
+    pub groups: Vec<groups::Change>,
 }
 
 impl TouchedRows {
@@ -45,6 +46,11 @@ impl TouchedRows {
         if let Row::Schedule(name) = &row {
             let change = schedules::Change::read(name, change.old.as_ref(), change.new.as_ref());
             self.schedules.push(change.map_err(unreadable)?);
+        }
+        known.groups.observe(&row, change, commit.now_us);
+        if let Row::Group(tenant, name) = &row {
+            let change = groups::Change::read((tenant.clone(), name.clone()), change);
+            self.groups.push(change.map_err(unreadable)?);
         }
         if let Row::Job(job) = &row {
             known.changed_us.insert(job.clone(), commit.now_us);

@@ -54,9 +54,10 @@ impl Checker {
                 }
                 let waits = matches!(new.state(), State::Pending | State::Delayed) || refused;
                 let story = || in_words_both(key, (None, Some(new)));
-                // A schedule fires ([`crate::schedules`]).
-                let is_scheduled = new.schedule.is_some() && commit.writer.op.is_none();
-                ensure(waits && (is_scheduled || commit.is_client(&[OpKind::Add], key)), ALLOWED, story)
+                // A schedule fires ([`crate::schedules`]), or a group calls back ([`crate::groups`]).
+                let is_made = new.schedule.is_some() || new.callback.is_some();
+                let is_made = is_made && commit.writer.op.is_none();
+                ensure(waits && (is_made || commit.is_client(&[OpKind::Add], key)), ALLOWED, story)
             }
             (Some(old), None) => self.check_removal(known, commit, key, old),
             (Some(old), Some(new)) => self.check_change(known, &Change { commit, key, old, new }),

@@ -6,8 +6,8 @@ use std::str::CharIndices;
 use regex_lite::{Regex, RegexBuilder};
 
 use super::{
-    Condition, Count, Field, Fields, Indexed, Literal, MAX_CONDITION_BYTES, MAX_PATTERNS_BYTES, Mistake,
-    Moment, Node, Number, Operator, Value,
+    Condition, Count, Field, Fields, GROUP_TAG, Indexed, Literal, MAX_CONDITION_BYTES, MAX_PATTERNS_BYTES,
+    Mistake, Moment, Node, Number, Operator, Value,
 };
 use crate::timestamp::parse_timestamp;
 
@@ -48,6 +48,8 @@ pub(super) struct Parser<'a> {
     /// What the compiled patterns take, in bytes.
     patterns: usize,
     fields: Fields,
+    /// The last field was `group`, which compares the tag of a group.
+    of_group: bool,
 }
 
 impl Parser<'_> {
@@ -59,8 +61,8 @@ impl Parser<'_> {
             );
             return Err(Mistake { column: 1, problem });
         }
-        let mut parser =
-            Parser { text, chars: text.char_indices().peekable(), comparisons: 0, patterns: 0, fields };
+        let chars = text.char_indices().peekable();
+        let mut parser = Parser { text, chars, comparisons: 0, patterns: 0, fields, of_group: false };
         parser.skip_space();
         if parser.chars.peek().is_none() {
             return Ok(Condition::always());
@@ -238,17 +240,18 @@ impl Parser<'_> {
     }
 
     fn field(&mut self) -> Result<Field, Mistake> {
-        const OF_FILTERS: &str = "expected id, type, task, tenant, user, tag, reason or options.NAME";
-        const OF_SELECTIONS: &str = "expected id, type, task, tenant, user, tag, state, reason, reason_class, priority, attempts, crashes, added, \
+        const OF_FILTERS: &str = "expected id, type, task, tenant, user, tag, group, reason or options.NAME";
+        const OF_SELECTIONS: &str = "expected id, type, task, tenant, user, tag, group, state, reason, reason_class, priority, attempts, crashes, added, \
                                      changed, ended, age, changed_age, ended_age or options.NAME";
         let at = self.position();
         let word = self.word();
         self.skip_space();
+        self.of_group = word == "group";
         let common = match word.as_str() {
             "id" => Some(Field::Indexed(Indexed::Id)),
             "type" => Some(Field::Indexed(Indexed::Type)),
             "tenant" => Some(Field::Indexed(Indexed::Tenant)),
-            "tag" => Some(Field::Indexed(Indexed::Tag)),
+            "tag" | "group" => Some(Field::Indexed(Indexed::Tag)),
             "user" => Some(Field::User),
             "task" => Some(Field::Task),
             "reason" => Some(Field::Reason),
@@ -302,6 +305,7 @@ impl Parser<'_> {
         let is_equality = matches!(operator, Operator::Equal | Operator::NotEqual);
         let is_pattern = matches!(operator, Operator::Matches | Operator::MatchesNot);
         match field {
+            _ if self.of_group && !is_equality => Err(self.mistake_at(at, "expected one of = != in")),
             Field::Indexed(Indexed::State) if !is_equality => {
                 Err(self.mistake_at(at, "expected one of = != in"))
             }
@@ -338,6 +342,9 @@ impl Parser<'_> {
                     text => Number::parse(text).map(Value::Number),
                 };
                 return Ok(Literal { text: Some(text), other });
+            }
+            _ if self.of_group => {
+                return Ok(Literal { text: Some(format!("{GROUP_TAG}{text}")), other: None });
             }
             _ => return Ok(Literal { text: Some(text), other: None }),
         };

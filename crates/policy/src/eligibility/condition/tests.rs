@@ -266,7 +266,8 @@ fn mistakes_in_selections_say_what_fits() {
         ("added > 2d", 9, "expected a time"),
         ("added ~ '2026'", 7, "expected one of = != < <= > >= in"),
         ("attempts = many", 12, "expected a number"),
-        ("colour = red", 1, "expected id, type, task, tenant, user, tag, state"),
+        ("group ~ eu", 7, "expected one of = != in"),
+        ("colour = red", 1, "expected id, type, task, tenant, user, tag, group, state"),
     ] {
         let mistake = Condition::parse_selection(text).unwrap_err();
         assert_eq!(mistake.column, column, "{text}: {mistake}");
@@ -295,6 +296,8 @@ fn the_values_that_a_job_must_have_narrow_a_search() {
         ("tag in (eu, us) and tag != eu", Indexed::Tag, Some(vec!["eu", "us"])),
         ("tag != eu", Indexed::Tag, None),
         ("tag = eu or state = failed", Indexed::Tag, None),
+        ("group in (a, 'b')", Indexed::Tag, Some(vec!["group:a", "group:b"])),
+        ("group = a and tag in (eu, group:a)", Indexed::Tag, Some(vec!["group:a"])),
         ("reason_class = 'a b' and state = failed", Indexed::ReasonClass, Some(vec!["a b"])),
         ("reason_class ~ a", Indexed::ReasonClass, None),
         ("", Indexed::Type, None),

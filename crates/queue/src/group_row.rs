@@ -1,0 +1,197 @@
+//! The row of a group, and how jobs become members of it.
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use turnwise_store::Transaction;
+
+use crate::encoding::encode;
+use crate::error::{Error, Result};
+use crate::group_counts;
+use crate::keyspace::Keyspace;
+use crate::member::{GROUP_TAG, GroupCounts, Member, On};
+use crate::place::{End, Place};
+use crate::spec::NewJob;
+use crate::{Job, reads};
+
+/// A group, without its counts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Group {
+    /// Its tenant. In the key, not in the value.
+    #[serde(skip)]
+    pub tenant: String,
+    /// Its name. In the key, not in the value.
+    #[serde(skip)]
+    pub name: String,
+    /// A number that no other group of this name has.
+    pub id: u64,
+    /// Jobs may still be added to it.
+    #[serde(default)]
+    pub open: bool,
+    /// The group of which it is a part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<Parent>,
+    /// How many groups it is in.
+    #[serde(default)]
+    pub(crate) depth: u8,
+    /// At most so many of its jobs run at the same time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_once: Option<u32>,
+    /// How long it is kept after its end, in µs.
+    pub keep_us: i64,
+    /// What it calls back about.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub callbacks: Vec<On>,
+    /// The jobs that it has added.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub called: Vec<Called>,
+    /// Its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<GroupEnd>,
+    /// How many of its jobs were retried after its end.
+    #[serde(default)]
+    pub retried: u64,
+    /// When it is removed, in µs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub removed_us: Option<i64>,
+    /// When it was created, in µs.
+    pub created_us: i64,
+    /// The identity that has created it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
+}
+
+/// The group of which a group is a part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Parent {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: u64,
+}
+
+/// A job that a group has added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Called {
+    /// What about.
+    pub on: On,
+    /// The job's type.
+    pub job_type: String,
+    /// The job's id.
+    pub id: String,
+    /// When, in µs.
+    pub at_us: i64,
+    /// Why the job could not be added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+/// The end of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupEnd {
+    /// When, in µs.
+    pub at_us: i64,
+    /// The numbers of its jobs then.
+    pub counts: GroupCounts,
+}
+
+impl GroupEnd {
+    /// What its end counts as in the group of which it is a part.
+    pub fn end(&self) -> End {
+        let GroupCounts { failed, cancelled, removed, .. } = self.counts;
+        match (failed, cancelled + removed) {
+            (0, 0) => End::Completed,
+            (0, _) => End::Cancelled,
+            _ => End::Failed,
+        }
+    }
+}
+
+impl Group {
+    /// The key of its counts.
+    pub(crate) fn counts_key(&self, keys: &Keyspace) -> Bytes {
+        group_counts::key(keys, &self.tenant, &self.name, self.id)
+    }
+
+    /// The reason that limits how many of its jobs run at the same time.
+    fn limit(&self) -> Option<String> {
+        self.at_once.map(|most| format!("concurrency:{most}:group-{:x}", self.id))
+    }
+}
+
+/// A group, if it exists.
+pub async fn get(tx: &Transaction, keys: &Keyspace, tenant: &str, name: &str) -> Result<Option<Group>> {
+    let group: Option<Group> = reads::value(tx, &keys.group(tenant, name), "group").await?;
+    Ok(group.map(|group| Group { tenant: tenant.to_owned(), name: name.to_owned(), ..group }))
+}
+
+pub(crate) fn save(tx: &Transaction, keys: &Keyspace, group: &Group) -> Result<()> {
+    Ok(tx.set(keys.group(&group.tenant, &group.name), encode(group))?)
+}
+
+/// The job as a member of the group that it names, or of none. Reads the row of the group, and writes nothing: adds to a group conflict
+/// with its end and its close, and not with each other.
+///
+/// # Errors
+/// `Invalid` if there is no such group, or if it is closed.
+pub(crate) async fn joined<'a>(
+    tx: &Transaction,
+    keys: &Keyspace,
+    new: &'a NewJob,
+    old: Option<&Job>,
+) -> Result<Cow<'a, NewJob>> {
+    if new.group.is_none() && old.is_none_or(|old| old.group.is_none()) {
+        return Ok(Cow::Borrowed(new));
+    }
+    let mut job = new.clone();
+    job.spec.tags.retain(|tag| !tag.starts_with(GROUP_TAG));
+    let Some(stated) = job.spec.group.take() else { return Ok(Cow::Owned(job)) };
+    let group = get(tx, keys, &new.tenant, &stated.name).await?;
+    // One that has not ended stays a member, also of a group that is closed.
+    let before = old.filter(|old| old.tenant == new.tenant && !matches!(old.place, Place::Ended(_)));
+    let before = before.and_then(|old| old.group.as_ref()).filter(|before| before.name == stated.name);
+    let is_before = |group: &Group| before.is_some_and(|before| before.id == group.id);
+    let member = match group {
+        Some(group) if group.open || is_before(&group) => {
+            let index = stated.index.or(before.and_then(|before| before.index));
+            if let Some(limit) = group.limit().filter(|limit| !job.spec.reasons.contains(limit)) {
+                job.spec.reasons.push(limit);
+            }
+            Member { name: stated.name, id: group.id, index }
+        }
+        // The request does not state it: the job had it before.
+        _ if stated.id != 0 => return Ok(Cow::Owned(job)),
+        Some(_) => return Err(refused(format!("`{}` is closed: no job can be added to it", stated.name))),
+        None => {
+            let (name, tenant) = (&stated.name, &new.tenant);
+            return Err(refused(format!("there is no group `{name}` of tenant `{tenant}`: create it first")));
+        }
+    };
+    job.spec.tags.insert(member.tag());
+    job.spec.group = Some(member);
+    Ok(Cow::Owned(job))
+}
+
+pub(crate) fn refused(problem: String) -> Error {
+    Error::Invalid { field: "group", problem }
+}
+
+/// Prepares to run a job again that has ended. If its group is gone, it is no member any more. If its group has ended, the row says
+/// how many were retried, on which this conflicts with the removal of the group.
+pub(crate) async fn rerun(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
+    let Some(member) = job.spec.group.clone() else { return Ok(()) };
+    match get(tx, keys, &job.tenant, &member.name).await?.filter(|group| group.id == member.id) {
+        Some(group) if group.ended.is_some() => {
+            save(tx, keys, &Group { retried: group.retried + 1, ..group })
+        }
+        Some(_) => Ok(()),
+        None => {
+            let tag = member.tag();
+            tx.clear(keys.tag_entry(&job.job_type, &tag, &job.tenant, &job.id))?;
+            job.spec.tags.remove(&tag);
+            job.spec.group = None;
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What jobs state of groups ([`crate::groups`]): of which one a job is a member, and which one has added it.
+
+use serde::{Deserialize, Serialize};
+pub use turnwise_policy::eligibility::condition::GROUP_TAG;
+
+use crate::error::{Error, Result};
+use crate::names::{MAX_TAG_BYTES, check_tag};
+
+/// Longest name of a group, in bytes: its tag is a tag.
+pub const MAX_GROUP_NAME_BYTES: usize = MAX_TAG_BYTES - GROUP_TAG.len();
+
+/// The group of which a job is a member.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    /// The group's name, within the job's tenant.
+    pub name: String,
+    /// The group's own number, which a later group of the same name does not have; 0 in a request.
+    #[serde(default)]
+    pub id: u64,
+    /// The job's place in its array, from 0 on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub index: Option<u32>,
+}
+
+impl Member {
+    /// A member of the group with this name, as a client states it.
+    pub fn of(name: &str) -> Self {
+        Member { name: name.to_owned(), ..Member::default() }
+    }
+
+    /// The tag of all members.
+    pub(crate) fn tag(&self) -> String {
+        format!("{GROUP_TAG}{}", self.name)
+    }
+}
+
+/// Whether a text may be the name of a group.
+///
+/// # Errors
+/// `Invalid` with the field.
+pub fn check_group_name(field: &'static str, name: &str) -> Result<()> {
+    check_tag(field, name)?;
+    let problem = match name.len() {
+        n if n > MAX_GROUP_NAME_BYTES => {
+            format!("has {n} bytes; at most {MAX_GROUP_NAME_BYTES} are allowed")
+        }
+        _ if name.contains(['@', '/']) => "must not contain @ or /".to_owned(),
+        _ => return Ok(()),
+    };
+    Err(Error::Invalid { field, problem })
+}
+
+/// What a group calls back about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum On {
+    /// It has ended.
+    Complete,
+    /// It has ended, and all its jobs have completed.
+    Success,
+    /// A job of it has failed, for the first time.
+    FirstFailure,
+}
+
+impl On {
+    /// All of them.
+    pub const ALL: [On; 3] = [On::Complete, On::Success, On::FirstFailure];
+
+    /// Its name in keys and ids.
+    pub fn name(self) -> &'static str {
+        match self {
+            On::Complete => "complete",
+            On::Success => "success",
+            On::FirstFailure => "first_failure",
+        }
+    }
+}
+
+/// How many jobs of a group, and groups in it, have ended in which way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupCounts {
+    /// Those that have not ended.
+    pub open: u64,
+    /// Those that have completed.
+    pub completed: u64,
+    /// Those that have failed.
+    pub failed: u64,
+    /// Those that were cancelled.
+    pub cancelled: u64,
+    /// Jobs that were removed, or left the group, before they had ended.
+    pub removed: u64,
+    /// How often one of them has failed, also if it was retried.
+    pub failures: u64,
+}
+
+impl GroupCounts {
+    /// All that were ever in the group.
+    pub fn total(&self) -> u64 {
+        self.open + self.completed + self.failed + self.cancelled + self.removed
+    }
+}
+
+/// The group that has added a job, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Callback {
+    /// The group's name.
+    pub group: String,
+    /// What has happened.
+    pub on: On,
+    /// The numbers of its jobs then.
+    pub counts: GroupCounts,
+}
