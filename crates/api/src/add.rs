@@ -11,7 +11,7 @@ use turnwise_queue::tags::MAX_TAGS;
 use turnwise_queue::trace::Traceparent;
 use turnwise_queue::unique::{self as queue_unique, Outcome};
 use turnwise_queue::{
-    After, DEFAULT_TENANT, Holder, JobSpec, MAX_PRIORITY, MIN_PRIORITY, Then, dependencies, jobs,
+    DEFAULT_TENANT, Holder, JobSpec, MAX_PRIORITY, MIN_PRIORITY, Then, await_inputs, dependencies, jobs,
 };
 use turnwise_store::{Error as StoreError, MaybeStoreError as _, Store, Transaction};
 use turnwise_web::access::Caller;
@@ -24,7 +24,7 @@ use super::catalogue;
 use super::error::{Result, V1Error};
 use super::extract::{Call, Shown, TypePath};
 use super::responses::{BadBody, Common};
-use super::{builtin_types, quota, types, unique, view};
+use super::{builtin_types, inputs, quota, types, unique, view, whole};
 
 /// Add a job
 ///
@@ -56,7 +56,7 @@ pub(super) async fn add_job(
 
 /// Adds a job, if the caller may.
 pub async fn one(app: &App, caller: &Caller, job: NewJob, sent: Traceparent) -> Result<AddedJob> {
-    let added = add(app, caller, vec![job], sent, |_| String::new()).await?;
+    let added = add(app, caller, vec![job], sent, |_| String::new(), None).await?;
     let Some(added) = added.into_iter().next() else { unreachable!("one job goes in, one comes out") };
     Ok(added)
 }
@@ -85,14 +85,24 @@ pub fn is_for_clients(job_type: &str) -> bool {
 pub(super) async fn add_jobs(
     Call { app, caller, .. }: Call,
     headers: HeaderMap,
-    Json(AddJobs { jobs }): Json<AddJobs, MAX_BATCH_BODY_BYTES>,
+    Json(AddJobs { jobs, whole }): Json<AddJobs, MAX_BATCH_BODY_BYTES>,
 ) -> Result<Shown<AddedJobs>> {
     if jobs.is_empty() || jobs.len() > MAX_ADDED {
         let reason = format!("jobs: has {} jobs; 1 to {MAX_ADDED} are allowed", jobs.len());
         return Err(V1Error::bad(reason, "split them into several requests"));
     }
-    let jobs = add(&app, &caller, jobs, traced::parent(&headers), |n| format!("jobs[{n}].")).await?;
-    Ok(Shown(AddedJobs { jobs }))
+    let sent = traced::parent(&headers);
+    if !whole {
+        let jobs = add(&app, &caller, jobs, sent, |n| format!("jobs[{n}]."), None).await?;
+        return Ok(Shown(AddedJobs { jobs }));
+    }
+    let sorted = whole::in_order(&app, jobs)?;
+    let places: Vec<usize> = sorted.iter().map(|one| one.n).collect();
+    let (made, jobs): (Vec<bool>, Vec<NewJob>) = sorted.into_iter().map(|one| (one.made, one.job)).unzip();
+    let added = add(&app, &caller, jobs, sent, |n| format!("jobs[{}].", places[n]), Some(&made)).await?;
+    let mut jobs: Vec<_> = places.iter().zip(added).collect();
+    jobs.sort_by_key(|(n, _)| **n);
+    Ok(Shown(AddedJobs { jobs: jobs.into_iter().map(|(_, added)| added).collect() }))
 }
 
 /// Number of rows that adding one job writes, not counting large options.
@@ -116,13 +126,15 @@ struct Ready {
     made: bool,
 }
 
-/// Adds jobs, in as few transactions as the store allows. `sent` is the request's trace, and `place` names the n-th job in errors.
+/// Adds jobs, in as few transactions as the store allows. `sent` is the request's trace, and `place` names the n-th job in errors. `whole`: in one
+/// transaction, or none; and of which of them the server has generated the id.
 async fn add(
     app: &App,
     caller: &Caller,
     jobs: Vec<NewJob>,
     sent: Traceparent,
     place: impl Fn(usize) -> String + Sync,
+    whole: Option<&[bool]>,
 ) -> Result<Vec<AddedJob>> {
     let now_us = app.now_us();
     let commands = match jobs.iter().any(|job| job.job_type == turnwise_command::JOB_TYPE) {
@@ -135,6 +147,7 @@ async fn add(
         let mut one = prepare(app, caller, &commands, job, now_us, || place(ready.len()))?;
         // The jobs of one request are queued in its order. The last one gets the place that a single job would get.
         one.job.order_us = Some(first_us + n);
+        one.made |= whole.is_some_and(|made| made[ready.len()]);
         one.trace = app.spans.begin(sent, &**app.store.runtime());
         one.job.spec.trace = one.trace.map(|trace| trace.context);
         ready.push(one);
@@ -149,7 +162,7 @@ async fn add(
     let mut added: Vec<AddedJob> = Vec::with_capacity(ready.len());
     while added.len() < ready.len() {
         let first = added.len();
-        match add_some(app, caller, &ready[first..], now_us, &|n| place(first + n)).await {
+        match add_some(app, caller, &ready[first..], now_us, &|n| place(first + n), whole.is_some()).await {
             Ok(some) => {
                 record_spans(app, &ready[added.len()..], &some);
                 added.extend(some);
@@ -182,7 +195,7 @@ fn record_spans(app: &App, ready: &[Ready], added: &[AddedJob]) {
     }
 }
 
-/// Adds the first jobs in one transaction: at least one, and as many as the store allows.
+/// Adds the first jobs in one transaction: at least one, and as many as the store allows; all of them if `whole`.
 /// `place` names the n-th of them in errors.
 async fn add_some(
     app: &App,
@@ -190,6 +203,7 @@ async fn add_some(
     ready: &[Ready],
     now_us: i64,
     place: &(dyn Fn(usize) -> String + Sync),
+    whole: bool,
 ) -> Result<Vec<AddedJob>> {
     let mut most = ready.len();
     let mut announced = false;
@@ -198,7 +212,7 @@ async fn add_some(
         let added = app.store.transact(|tx| async move {
             let mut added = Vec::with_capacity(some.len());
             for (n, Ready { job, made, .. }) in some.iter().enumerate() {
-                if is_full(&app.store, &tx, added.len()) {
+                if !whole && is_full(&app.store, &tx, added.len()) {
                     break;
                 }
                 if n % jobs::PREFETCHED == 0 && some.len() > 1 {
@@ -209,6 +223,9 @@ async fn add_some(
                 let done = add_one(app, caller, &tx, &some[n], now_us).await;
                 let done = match done.map_err(|error| error.of_job(&place(n)))? {
                     Outcome::Added(done) => done,
+                    Outcome::Found(found) if whole => {
+                        return Err(taken(&place(n), &found.job_type, &found.id));
+                    }
                     Outcome::Found(found) => {
                         let why = unique::found(&found).map_err(|error| error.of_job(&place(n)))?;
                         let (job_type, id) = (found.job_type, found.id);
@@ -236,13 +253,14 @@ async fn add_some(
             Ok::<_, V1Error>(added)
         });
         match added.await {
+            Err(error) if whole && is_too_much(&error) => return Err(too_large(app, ready.len(), &error)),
             // Some of the jobs are large, so fewer of them fit.
             Err(error) if is_small(&app.store) && is_too_much(&error) && most > 1 => {
                 most /= 2;
             }
             // The job has many dependencies with large records: these are written before it.
             Err(error) if is_too_much(&error) && !announced && !ready[0].job.after.is_empty() => {
-                let announced_all = announce(app, &ready[0].job.after, now_us).await;
+                let announced_all = announce(app, &ready[0].job, now_us).await;
                 announced_all.map_err(|error| V1Error::from(error).of_job(&place(0)))?;
                 announced = true;
             }
@@ -353,15 +371,38 @@ async fn with_kept(app: &App, tx: &Transaction, ready: &Ready) -> Result<turnwis
 }
 
 /// Prepares adding a job with many dependencies, in as many transactions as needed.
-async fn announce(app: &App, after: &[After], now_us: i64) -> turnwise_queue::Result<()> {
-    let mut from = 0;
-    while from < after.len() {
+async fn announce(app: &App, job: &turnwise_queue::NewJob, now_us: i64) -> turnwise_queue::Result<()> {
+    let (mut from, named) = (0, (&*job.after, &job.spec.inputs));
+    while from < job.after.len() {
         from = app
             .store
-            .transact(|tx| async move { dependencies::announce(&tx, &app.keys, after, from, now_us).await })
+            .transact(|tx| async move { dependencies::announce(&tx, &app.keys, named, from, now_us).await })
             .await?;
     }
     Ok(())
+}
+
+/// The error for a request with `whole` that does not fit into a transaction.
+fn too_large(app: &App, jobs: usize, error: &V1Error) -> V1Error {
+    let limits = app.store.limits();
+    let (rows, bytes) = (limits.transaction_writes, limits.transaction_bytes);
+    let reads = limits.transaction_conflicts;
+    let cause = error.store_error().map(ToString::to_string).unwrap_or_default();
+    V1Error::too_large(
+        format!(
+            "jobs: with `whole`, these {jobs} jobs must fit into one transaction, and this server's store takes at most {rows} rows, {reads} reads and {bytes} bytes: {cause}"
+        ),
+        "add fewer jobs at once, or leave `whole` out, and add those first for which others wait",
+    )
+}
+
+/// The error for a request with `whole`, of which one job has a unique key that another one has.
+fn taken(place: &str, job_type: &str, id: &str) -> V1Error {
+    V1Error::conflict(
+        codes::CONFLICT,
+        format!("{place}unique: job `{id}` of type `{job_type}` has this key, and no job was added"),
+        "wait until that job has given the key up, or leave this job out",
+    )
 }
 
 /// Whether one transaction of the store takes fewer rows than a request may need. The jobs are then added in several
@@ -445,6 +486,7 @@ pub(super) fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
         retry: terms.retry.or(spec.retry),
         lifetime: terms.lifetime.or(spec.lifetime),
         unique: request.unique.as_ref().map(unique::stated).transpose()?.or(spec.unique),
+        inputs: if request.inputs.is_empty() { spec.inputs } else { inputs::stated(&request.inputs)? },
         reasons: if request.reason.is_empty() { spec.reasons } else { request.reason.clone() },
         ..spec
     })
@@ -497,18 +539,28 @@ fn prepare(
             "it needs the scope command, beside client:TENANTS",
         ));
     }
+    if request.name.is_some() {
+        return Err(bad("name: only a request with `whole` names its jobs"));
+    }
+    if !request.inputs.is_empty() && turnwise_queue::types::is_of_server(&request.job_type) {
+        return Err(bad("inputs: jobs of this type get no results of others"));
+    }
     let awaited = std::mem::take(&mut request.after);
     if awaited.len() > MAX_AFTER {
         return Err(bad(&format!("after: has {} jobs; at most {MAX_AFTER} are allowed", awaited.len())));
     }
     let mut after = Vec::with_capacity(awaited.len());
     for (n, one) in awaited.into_iter().enumerate() {
+        if one.name.is_some() {
+            return Err(bad(&format!("after[{n}].name: only a request with `whole` names its jobs")));
+        }
         let job_type = one.job_type.unwrap_or_else(|| request.job_type.clone());
         names::check_type(&job_type)
             .and_then(|()| names::check_id(&one.id))
             .map_err(|problem| bad(&format!("after[{n}].{problem}")))?;
         after.push(view::awaited(job_type, one.id, &one.accepted, one.otherwise));
     }
+    await_inputs(&spec.inputs, &mut after);
     let locks = locks.map(|locks| catalogue::stated(locks, &app.catalogue)).transpose();
     let locks = locks.map_err(|problem| {
         V1Error::bad(

@@ -22,6 +22,7 @@ pub mod fleets;
 pub mod history;
 pub mod identities;
 pub mod indexes;
+mod inputs;
 pub mod jobs;
 pub mod list;
 pub mod locks;
@@ -44,6 +45,7 @@ mod types;
 mod unique;
 mod view;
 pub mod webhooks;
+mod whole;
 pub mod why;
 pub mod workers;
 mod workers_of;
@@ -134,6 +136,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(workers::snooze))
         .routes(routes!(workers::release))
         .routes(routes!(workers::end_runs))
+        .routes(routes!(inputs::get_input))
         .routes(routes!(run_locks::lock, run_locks::unlock))
         .routes(routes!(workers::leave))
         .routes(routes!(identities::get_me))

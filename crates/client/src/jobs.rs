@@ -10,7 +10,7 @@ use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, ChangedNode, CountBy, CountPage,
     CountedJobs, Demand, DocumentWhy, EditJob, Failures, HeldJob, IfExists, Index, Indexes, Job, Jobs,
     ListOrder, Locker, Lockers, Mode, NewJob, Nodes, OnConflict, Prioritized, Queue, Removed, Retried,
-    SetMode, SetPriority, State, Tenant, TenantOrder, Tenants, Types, Unique, WaitAnswer, Why, Worker,
+    RetryJob, SetMode, SetPriority, State, Tenant, TenantOrder, Tenants, Types, Unique, WaitAnswer, Why, Worker,
     Workers,
 };
 
@@ -147,7 +147,19 @@ impl Client {
     ///
     /// # Errors
     /// The server refuses one of the jobs, or does not answer.
-    pub async fn add_many(&self, mut jobs: Vec<NewJob>) -> Result<Vec<AddedJob>> {
+    pub async fn add_many(&self, jobs: Vec<NewJob>) -> Result<Vec<AddedJob>> {
+        self.add_together(jobs, false).await
+    }
+
+    /// Adds a graph of jobs: all in one transaction, or none. They may have names, and refer to each other by these.
+    ///
+    /// # Errors
+    /// As with [`Client::add_many`]; the jobs are too many for one transaction of the store, or another job has the unique key of one of them.
+    pub async fn add_whole(&self, jobs: Vec<NewJob>) -> Result<Vec<AddedJob>> {
+        self.add_together(jobs, true).await
+    }
+
+    async fn add_together(&self, mut jobs: Vec<NewJob>, whole: bool) -> Result<Vec<AddedJob>> {
         let mut made = Vec::with_capacity(jobs.len());
         for job in &mut jobs {
             check_type(&job.job_type)?;
@@ -158,7 +170,7 @@ impl Client {
         let repeat = repeat(
             jobs.iter().any(|job| job.if_exists == IfExists::Again || runs_again(job.unique.as_ref())),
         );
-        let request = Request::new(Method::POST, &["jobs"]).json(&AddJobs { jobs })?;
+        let request = Request::new(Method::POST, &["jobs"]).json(&AddJobs { jobs, whole })?;
         let (added, repeated) = self.call_knowing::<AddedJobs>(&request, repeat).await;
         let mut added = added?.jobs;
         for (added, made) in added.iter_mut().zip(made) {
@@ -351,6 +363,16 @@ impl Client {
     /// There is no such job, it is a replication that has ended, or the server does not answer.
     pub async fn retry(&self, job_type: &str, id: &str) -> Result<Retried> {
         self.call(&about(Method::POST, job_type, id, Some("retry"))?, Repeat::Harmless).await
+    }
+
+    /// Like [`Client::retry`], and the jobs that were cancelled because of its end wait again for what they waited for, and so do those after them.
+    ///
+    /// # Errors
+    /// As with [`Client::retry`].
+    pub async fn retry_with_dependents(&self, job_type: &str, id: &str) -> Result<Retried> {
+        let request = about(Method::POST, job_type, id, Some("retry"))?;
+        let request = request.json(&RetryJob { with_dependents: true })?;
+        self.call(&request, Repeat::Harmless).await
     }
 
     /// Sets a job's priority, from -20 (first among its tenant's jobs) to 19. Returns whether the job has that

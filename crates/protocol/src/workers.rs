@@ -178,6 +178,9 @@ answers! {
         pub heartbeat_timeout_ms: Option<u64>,
         /// The schedule that has added the job, and what its last job that has completed has returned.
         pub schedule: Option<RunSchedule>,
+        /// The results of jobs before it, by name.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub inputs: BTreeMap<String, GivenInput>,
         /// The run's trace (W3C Trace Context), for the requests that it sends. Only if the job is traced.
         pub traceparent: Option<String>,
         /// The input of the job's handler. It may hold secrets.

@@ -7,6 +7,7 @@ mod concurrency;
 mod dependencies;
 mod edit;
 mod filters;
+mod inputs;
 mod invariants;
 mod lifecycle;
 mod lifetimes;

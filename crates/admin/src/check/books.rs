@@ -256,7 +256,10 @@ impl<'a> Books<'a> {
             | Row::ScheduleEnds(name)
             | Row::TenantSchedule(_, name) => self.flag(hash(&Subject::Schedule(name.clone()))),
             // These rows are few compared with jobs, or soon cleared.
-            Row::After(job, _) | Row::Dependent(job, _, _) | Row::Unwatched(job, _) => self.flag(of_job(job)),
+            Row::After(job, _)
+            | Row::Dependent(job, _, _)
+            | Row::Follower(job, _)
+            | Row::Unwatched(job, _) => self.flag(of_job(job)),
             Row::Worker(worker, _) => {
                 self.types.insert(worker.0.clone());
                 self.workers.insert(worker.clone());

@@ -72,6 +72,7 @@ impl Wanted<'_> {
             ("delay_ms", job.delay_ms.is_some()),
             ("not_before_us", job.not_before_us.is_some()),
             ("after", !job.after.is_empty()),
+            ("inputs", !job.inputs.is_empty()),
             ("if_exists", job.if_exists != IfExists::Keep),
         ] {
             if is_stated {

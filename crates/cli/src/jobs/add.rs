@@ -9,7 +9,7 @@ use clap::builder::PossibleValue;
 use serde_json::value::RawValue;
 use turnwise_client::protocol::names::{check_id, check_type};
 use turnwise_client::protocol::{
-    After, End, MAX_ADDED, MAX_BATCH_BODY_BYTES, MAX_OPTIONS_BYTES, OnLost, Otherwise,
+    After, End, Input, MAX_ADDED, MAX_BATCH_BODY_BYTES, MAX_OPTIONS_BYTES, OnLost, Otherwise,
 };
 use turnwise_client::{
     AddJob, Added, AddedJob, FoundDid, IfExists, Locks, NewJob, OnConflict, Unique, UniqueMode, UniqueWithin,
@@ -32,15 +32,18 @@ Examples:
   id=$(turnwise jobs add mail --options @mail.json --delay 15m --max-attempts 5)
   turnwise jobs add command --options '{\"argv\":[\"date\"]}'
   turnwise jobs add mail --after report/july --after report/august
+  turnwise jobs add load --input rows=extract/7
   turnwise jobs add mail --many jobs.jsonl
+  turnwise jobs add etl --many graph.jsonl --whole
   turnwise jobs add index --options '{\"shop\":7}' --unique while_waiting
 
 The command prints the ids of the jobs, one per line. If a job with the id exists, it is unchanged, so you can repeat a command \
 with ids. If another job has the unique key, its id is printed.
 
 Each line of a file for --many is an object with any of id, options, summary, tenant, user, task, tags, delay_ms, not_before_us, \
-max_attempts, backoff, jitter, on_lost, max_snoozes, timeout_ms, heartbeat_timeout_ms, start_within_ms, keep_ms, after, locks, reason, priority, unique and if_exists. Each request adds up to 1,000 \
-lines, all or none.")]
+max_attempts, backoff, jitter, on_lost, max_snoozes, timeout_ms, heartbeat_timeout_ms, start_within_ms, keep_ms, after, inputs, locks, reason, priority, unique and if_exists. Each request adds up to 1,000 \
+lines, all or none. With --whole, one request adds all lines; a line may also have a type and a name, and others refer to \
+it: {\"type\":\"load\",\"inputs\":{\"rows\":{\"name\":\"extract\"}},\"after\":[{\"name\":\"check\"}]}.")]
 pub(crate) struct Args {
     /// The type of the job, which decides the workers that run it
     #[arg(value_name = "TYPE")]
@@ -102,6 +105,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHAT", default_value = "cancel", requires = "after")]
     #[arg(value_parser = words::<Otherwise>(otherwise()))]
     otherwise: Otherwise,
+    /// The result of another job that the job gets under this name, as in rows=extract/7; it is a dependency. May be given several times
+    #[arg(long, value_name = "NAME=TYPE/ID")]
+    input: Vec<String>,
     /// What the job locks while it runs: JSON, for example {"node": {"exclusive": ["n1"]}}. By default, the server's catalogue decides
     #[arg(long, value_name = "JSON|@FILE|-")]
     locks: Option<String>,
@@ -145,6 +151,9 @@ pub(crate) struct Args {
     /// Add a job for each line of this file (- for stdin)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "options", "summary", "locks"])]
     many: Option<PathBuf>,
+    /// Add all lines of --many in one transaction, or none: a graph of jobs, which may refer to each other by names
+    #[arg(long, requires = "many")]
+    whole: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -201,6 +210,7 @@ fn defaults(args: &Args) -> anyhow::Result<AddJob> {
         reason: args.reason.clone(),
         priority: args.priority,
         after: args.after.iter().map(|name| after_job(args, name)).collect::<anyhow::Result<_>>()?,
+        inputs: args.input.iter().map(|input| wanted(input)).collect::<anyhow::Result<_>>()?,
         unique: unique(args)?,
         if_exists: if args.again { IfExists::Again } else { IfExists::Keep },
         ..AddJob::default()
@@ -221,6 +231,14 @@ fn unique(args: &Args) -> anyhow::Result<Option<Unique>> {
     }))
 }
 
+/// Parses an `--input`.
+fn wanted(input: &str) -> anyhow::Result<(String, Input)> {
+    let parts = input.split_once('=').filter(|(_, job)| job.contains('/'));
+    let (name, job) = parts
+        .with_context(|| format!("--input: expected a name, and the type and the id of a job, as rows={input}"))?;
+    Ok((name.to_owned(), Input { job: Some(job.to_owned()), name: None }))
+}
+
 /// Parses a dependency of `--after`.
 fn after_job(args: &Args, name: &str) -> anyhow::Result<After> {
     let (job_type, id) = name
@@ -229,7 +247,8 @@ fn after_job(args: &Args, name: &str) -> anyhow::Result<After> {
     check_type(job_type).context("--after")?;
     check_id(id).context("--after")?;
     let (job_type, id) = (Some(job_type.to_owned()), id.to_owned());
-    Ok(After { job_type, id, accepted: args.accept.clone(), otherwise: args.otherwise })
+    let (accepted, otherwise) = (args.accept.clone(), args.otherwise);
+    Ok(After { job_type, id, name: None, accepted, otherwise })
 }
 
 fn print(added: &AddedJob) {
@@ -296,14 +315,21 @@ async fn add_many(args: &Args, file: &Path) -> Result<(), Failure> {
             let error = error.context(format!("line {} of {}", lines.number, file.display()));
             stopped(error, added)
         })?;
-        if batch.jobs.len() == MAX_ADDED || batch.bytes + line.len() > MAX_BATCH_BYTES {
-            added += batch.send(&client).await.map_err(|failure| after(failure, added))?;
+        let is_full = batch.jobs.len() == MAX_ADDED || batch.bytes + line.len() > MAX_BATCH_BYTES;
+        if is_full && args.whole {
+            let most = MAX_BATCH_BYTES >> 20;
+            return Err(Failure::Usage(anyhow!(
+                "--whole: one request has at most {MAX_ADDED} jobs, and {most} MB; nothing was added"
+            )));
+        }
+        if is_full {
+            added += batch.send(&client, args.whole).await.map_err(|failure| after(failure, added))?;
         }
         batch.bytes += line.len();
         batch.jobs.push(job);
         batch.lines.push(lines.number);
     }
-    added += batch.send(&client).await.map_err(|failure| after(failure, added))?;
+    added += batch.send(&client, args.whole).await.map_err(|failure| after(failure, added))?;
     if batch.known > 0 {
         let what =
             if args.again { "have the new options now" } else { "are unchanged; --again runs them again" };
@@ -324,14 +350,18 @@ struct Batch {
 }
 
 impl Batch {
-    async fn send(&mut self, client: &turnwise_client::Client) -> Result<usize, Failure> {
+    async fn send(&mut self, client: &turnwise_client::Client, whole: bool) -> Result<usize, Failure> {
         self.bytes = 0;
         let jobs = std::mem::take(&mut self.jobs);
         let lines = std::mem::take(&mut self.lines);
         if jobs.is_empty() {
             return Ok(0);
         }
-        let added = client.add_many(jobs).await.map_err(|error| at_line(error, &lines))?;
+        let added = match whole {
+            true => client.add_whole(jobs).await,
+            false => client.add_many(jobs).await,
+        };
+        let added = added.map_err(|error| at_line(error, &lines))?;
         for AddedJob { id, added, .. } in &added {
             // Also if the pipe is closed: the reader of the ids does not know how many jobs were added.
             crate::output::write_line(format_args!("{id}")).with_context(|| {
@@ -389,8 +419,35 @@ impl Lines {
     }
 }
 
+/// The members of a line that only a graph has.
+#[derive(serde::Deserialize)]
+struct OfGraph {
+    #[serde(rename = "type")]
+    job_type: Option<String>,
+    name: Option<String>,
+}
+
+/// The job of a line of a graph, without what [`job`] reads, and the rest of the line.
+fn of_graph(line: &str) -> Option<(OfGraph, String)> {
+    let of_graph = serde_json::from_str(line).ok()?;
+    let mut rest: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).ok()?;
+    rest.remove("type");
+    rest.remove("name");
+    Some((of_graph, serde_json::Value::Object(rest).to_string()))
+}
+
 /// The job of a line, completed with values from the arguments.
 fn job(args: &Args, line: &str) -> anyhow::Result<NewJob> {
+    if args.whole
+        && let Some((OfGraph { job_type, name }, rest)) = of_graph(line)
+    {
+        let job_type = job_type.unwrap_or_else(|| args.job_type.clone());
+        return Ok(NewJob { job_type, name, ..one_job(args, &rest)? });
+    }
+    one_job(args, line)
+}
+
+fn one_job(args: &Args, line: &str) -> anyhow::Result<NewJob> {
     // Errors state only the position, because the line may hold secrets.
     let turnwise_client::protocol::Object(job) = serde_json::from_str::<
         turnwise_client::protocol::Object<AddJob>,
