@@ -234,6 +234,9 @@ async fn each_damage_violates_its_own_invariant() {
         (vec![Clear(key_of(r#"["unique_until""#))], &[I::UniqueAgrees]),
         (vec![Raw(keys.unique_until(7, "x"), b"")], &[I::UniqueAgrees]),
         (vec![Raw(unique("only"), b"x")], &[I::Readable, I::UniqueAgrees]),
+        // Followers.
+        (vec![Raw(keys.follower(("t", "job-8"), "t", "talks"), b"")], &[I::FollowerKnown]),
+        (vec![Raw(keys.follower(("t", "nobody"), "t", "talks"), b"")], &[I::FollowerKnown]),
         // Output.
         (vec![Clear(keys.output_row("t", "talks", "result", 0))], &[I::OutputWhole]),
         (vec![Change(keys.job("t", "talks"), json!({ "has_output": false }))], &[I::OutputWhole]),

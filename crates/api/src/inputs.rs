@@ -87,7 +87,8 @@ pub(super) async fn of_run(app: &App, tx: &Transaction, job: &Job) -> Result<BTr
                 }
                 _ => {
                     one.bytes = Some(bytes as u64);
-                    let media_type = other.stored_result.as_ref().and_then(|stored| stored.media_type.clone());
+                    let media_type =
+                        other.stored_result.as_ref().and_then(|stored| stored.media_type.clone());
                     one.media_type = Some(media_type.unwrap_or_else(|| "application/json".to_owned()));
                     one.url = url(job, &name);
                 }

@@ -228,7 +228,12 @@ pub async fn retry_from(app: &App, caller: &Caller, path: &JobPath) -> Result<Re
     let (mut dependents, mut refused) = (0, 0);
     while let Some((job, after)) = open.pop_front() {
         if seen.len() > MAX_DEPENDENTS {
-            return Ok(Retried { dependents: Some(dependents), refused: Some(refused), more: Some(true), ..retried });
+            return Ok(Retried {
+                dependents: Some(dependents),
+                refused: Some(refused),
+                more: Some(true),
+                ..retried
+            });
         }
         let (of, last): (_, &Option<(String, String)>) = ((job.0.as_str(), job.1.as_str()), &after);
         let step = app.store.transact(|tx| async move {

@@ -42,7 +42,8 @@ pub(super) fn in_order(app: &App, jobs: Vec<NewJob>) -> Result<Vec<Named>> {
         }
         all.push(Some(Named { n, made, job }));
     }
-    let ids: Vec<_> = all.iter().flatten().map(|one| (one.job.job_type.clone(), one.job.id.clone())).collect();
+    let ids: Vec<_> =
+        all.iter().flatten().map(|one| (one.job.job_type.clone(), one.job.id.clone())).collect();
     // For each job, those that wait for it; and for how many it waits itself.
     let (mut next, mut waits) = (vec![Vec::new(); all.len()], vec![0_usize; all.len()]);
     let places: HashMap<(&str, &str), usize> = ids

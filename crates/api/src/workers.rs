@@ -216,7 +216,11 @@ pub(super) async fn accept(
         bytes += accepted.options.get().len();
         if !accepted.job.inputs.is_empty() {
             let given = inputs::of_run(&app, &app.store.begin().await?, &accepted.job).await?;
-            bytes += given.values().filter_map(|one| one.result.as_ref()).map(|json| json.get().len()).sum::<usize>();
+            bytes += given
+                .values()
+                .filter_map(|one| one.result.as_ref())
+                .map(|json| json.get().len())
+                .sum::<usize>();
             inputs.insert(accepted.claim, given);
         }
         if bytes > MAX_ANSWER_BYTES && !fitting.is_empty() {

@@ -10,8 +10,8 @@ use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, ChangedNode, CountBy, CountPage,
     CountedJobs, Demand, DocumentWhy, EditJob, Failures, HeldJob, IfExists, Index, Indexes, Job, Jobs,
     ListOrder, Locker, Lockers, Mode, NewJob, Nodes, OnConflict, Prioritized, Queue, Removed, Retried,
-    RetryJob, SetMode, SetPriority, State, Tenant, TenantOrder, Tenants, Types, Unique, WaitAnswer, Why, Worker,
-    Workers,
+    RetryJob, SetMode, SetPriority, State, Tenant, TenantOrder, Tenants, Types, Unique, WaitAnswer, Why,
+    Worker, Workers,
 };
 
 use crate::client::{Repeat, Request};

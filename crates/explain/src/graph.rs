@@ -189,7 +189,10 @@ mod tests {
         let edges = vec![(0, 2), (1, 2), (1, 3), (2, 3)];
         let mut graph = Graph { nodes, edges, ..Graph::default() };
         graph.mark_critical();
-        assert_eq!(graph.nodes.iter().map(|node| node.critical).collect::<Vec<_>>(), [true, false, true, true]);
+        assert_eq!(
+            graph.nodes.iter().map(|node| node.critical).collect::<Vec<_>>(),
+            [true, false, true, true]
+        );
         let times = graph.nodes[3].times.map(|times| (times.waited_us(8), times.ran_us(8)));
         assert_eq!(times, Some((2, Some(5))));
     }

@@ -20,7 +20,8 @@ struct Inputs;
 /// A job that gets the results of these jobs, under their ids.
 fn wants(id: &str, inputs: &[&str]) -> NewJob {
     let input = |id: &&str| (id.to_string(), Input { job_type: T.to_owned(), id: id.to_string() });
-    let mut new = NewJob::new(T, id, json("{}")).with(|spec| spec.inputs = inputs.iter().map(input).collect());
+    let mut new =
+        NewJob::new(T, id, json("{}")).with(|spec| spec.inputs = inputs.iter().map(input).collect());
     await_inputs(&new.spec.inputs, &mut new.after);
     new
 }
@@ -215,7 +216,10 @@ async fn inputs_that_are_not_possible_are_refused() {
     let refused = problem(world.try_add(&wants("b", &["foreign"]), 5).await, "inputs");
     assert_eq!(refused, "`foreign` is of another tenant: a job gets results of its own tenant only");
     assert!(problem(world.try_add(&wants("b", &["nowhere"]), 5).await, "after").contains("there is no job"));
-    assert!(problem(world.try_add(&NewJob { after: vec![], ..wants("b", &["b"]) }, 5).await, "inputs").contains("itself"));
+    assert!(
+        problem(world.try_add(&NewJob { after: vec![], ..wants("b", &["b"]) }, 5).await, "inputs")
+            .contains("itself")
+    );
     let ids: Vec<String> = (0..=MAX_INPUTS).map(|n| n.to_string()).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     assert!(problem(world.try_add(&wants("b", &ids), 5).await, "inputs").contains("at most 32"));
@@ -310,7 +314,8 @@ async fn a_wide_graph_is_tried_again_in_small_steps() {
         world.add(&after(&format!("d{n:03}"), &["a"])).await;
     }
     world.fail("a").await;
-    while let Some(group) = dependencies::next_unsettled(&world.tx().await, &world.keys, None).await.unwrap() {
+    while let Some(group) = dependencies::next_unsettled(&world.tx().await, &world.keys, None).await.unwrap()
+    {
         world.run(async |tx, keys| dependencies::settle(tx, keys, &group, 40).await).await;
     }
     assert_eq!(world.retry_from("a").await, wide);

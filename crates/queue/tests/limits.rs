@@ -121,8 +121,9 @@ impl World {
     async fn add(&self, new: &NewJob) -> Added {
         let mut from = 0;
         while from < new.after.len() {
-            let announced =
-                async |tx: &Transaction| dependencies::announce(tx, &self.keys, (&new.after, &new.inputs), from, 5).await;
+            let announced = async |tx: &Transaction| {
+                dependencies::announce(tx, &self.keys, (&new.after, &new.inputs), from, 5).await
+            };
             from = self.fits("announce", announced).await;
         }
         self.fits("add", async |tx| jobs::add(tx, &self.keys, new, 5).await).await

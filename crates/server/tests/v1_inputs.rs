@@ -41,7 +41,10 @@ async fn a_worker_gets_small_results_with_the_job_and_fetches_large_ones() {
     let given = &job["inputs"];
     assert_eq!(given["rows"], json!({ "job": "extract/small", "state": "completed", "result": [1, 2] }));
     assert_eq!(given["all"]["bytes"], 70_002);
-    assert_eq!((&given["all"]["media_type"], &given["all"]["result"]), (&json!("application/json"), &Value::Null));
+    assert_eq!(
+        (&given["all"]["media_type"], &given["all"]["result"]),
+        (&json!("application/json"), &Value::Null)
+    );
     assert_eq!((&given["pic"]["media_type"], &given["pic"]["bytes"]), (&json!("image/png"), &json!(2)));
     let url = given["all"]["url"].as_str().unwrap();
     assert_eq!(server.get(url).await.body, large);
@@ -108,7 +111,8 @@ async fn a_whole_graph_is_added_by_names_in_any_order_or_not_at_all() {
     let added = server.post("/v1/jobs", &json!({ "whole": true, "jobs": graph() })).await;
     assert_eq!(added.status, 200, "{}", added.body);
     let jobs = added.body["jobs"].as_array().unwrap();
-    let of: Vec<_> = jobs.iter().map(|job| (job["type"].as_str().unwrap(), job["added"].as_str().unwrap())).collect();
+    let of: Vec<_> =
+        jobs.iter().map(|job| (job["type"].as_str().unwrap(), job["added"].as_str().unwrap())).collect();
     assert_eq!(of, [("load", "blocked"), ("check", "blocked"), ("extract", "queued")]);
     assert_eq!(server.get("/v1/jobs/load/l").await.body["waits_for"], 2);
     finish(&server, "extract", json!({ "n": 1 })).await;
@@ -147,7 +151,9 @@ async fn a_graph_that_does_not_fit_into_one_transaction_is_refused_with_the_boun
     let chain = |n: usize| -> Vec<Value> {
         let job = |n: usize| match n {
             0 => json!({ "type": "t", "id": "j0", "name": "j0" }),
-            n => json!({ "type": "t", "id": format!("j{n}"), "name": format!("j{n}"), "after": [{ "name": format!("j{}", n - 1) }] }),
+            n => {
+                json!({ "type": "t", "id": format!("j{n}"), "name": format!("j{n}"), "after": [{ "name": format!("j{}", n - 1) }] })
+            }
         };
         (0..n).map(job).collect()
     };

@@ -234,8 +234,9 @@ fn unique(args: &Args) -> anyhow::Result<Option<Unique>> {
 /// Parses an `--input`.
 fn wanted(input: &str) -> anyhow::Result<(String, Input)> {
     let parts = input.split_once('=').filter(|(_, job)| job.contains('/'));
-    let (name, job) = parts
-        .with_context(|| format!("--input: expected a name, and the type and the id of a job, as rows={input}"))?;
+    let (name, job) = parts.with_context(|| {
+        format!("--input: expected a name, and the type and the id of a job, as rows={input}")
+    })?;
     Ok((name.to_owned(), Input { job: Some(job.to_owned()), name: None }))
 }
 

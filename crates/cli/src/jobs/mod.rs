@@ -237,7 +237,9 @@ async fn retry(args: RetryArgs) -> Result<(), Failure> {
             tell!("{dependents} jobs that were cancelled because of it wait again");
         }
         if let Some(refused) = retried.refused.filter(|refused| *refused > 0) {
-            tell!("{refused} do not: another job has their unique key, what they waited for was removed, or you may not run them");
+            tell!(
+                "{refused} do not: another job has their unique key, what they waited for was removed, or you may not run them"
+            );
         }
         if retried.more == Some(true) {
             tell!("there are more: retry the last ones with --with-dependents, too");
