@@ -22,8 +22,9 @@ pub(super) fn drawn(graph: &Graph, now_us: i64) -> Markup {
     let places = places(&graph.nodes);
     let width = places.iter().map(|(x, _)| x + BOX.0).max().unwrap_or(0) + MARGIN;
     let height = places.iter().map(|(_, y)| y + BOX.1).max().unwrap_or(0) + MARGIN;
-    let before = graph.nodes.iter().filter(|node| node.step < 0).count();
-    let behind = graph.nodes.iter().filter(|node| node.step > 0).count();
+    let is_open = |node: &Node| node.state.is_none_or(|state| !state.is_final());
+    let before = graph.nodes.iter().filter(|node| node.step < 0 && is_open(node)).count();
+    let behind = graph.nodes.iter().filter(|node| node.step > 0 && is_open(node)).count();
     let wait = if behind == 1 { "waits" } else { "wait" };
     let (before, behind) = (count_of(before, "job"), count_of(behind, "job"));
     let told = format!("It waits for {before}, and {behind} {wait} for it");

@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 
 use crate::answer::answers;
 use crate::error::Error;
+use crate::inputs::GivenInput;
 use crate::jobs::{LastSuccess, State};
 use crate::names::{JobId, TaskName, WorkerId};
 use crate::types::TaskTerms;

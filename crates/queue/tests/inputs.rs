@@ -91,13 +91,13 @@ impl World {
 
     /// Retries a job with those that were cancelled because of its end. Returns how many of them wait again.
     async fn retry_from(&self, id: &str) -> usize {
-        self.run(async |tx, keys| jobs::rerun(tx, keys, T, id, 50).await).await;
+        self.run(async |tx, keys| jobs::rerun(tx, keys, T, id, 15).await).await;
         let (mut open, mut all) = (vec![(T.to_owned(), id.to_owned(), None)], 0);
         while let Some((job_type, id, last)) = open.pop() {
             let Step { followers, rerun, next, .. } = self
                 .run(async |tx, keys| {
                     let of = (job_type.as_str(), id.as_str());
-                    rerun_followers::step(tx, keys, of, last.as_ref(), |_| true, 50).await
+                    rerun_followers::step(tx, keys, of, last.as_ref(), |_| true, 15).await
                 })
                 .await;
             all += rerun;

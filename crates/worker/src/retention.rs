@@ -123,20 +123,24 @@ impl Retention {
                 }
             }
             // If a round has removed jobs, there may be more.
-            if is_last && !std::mem::take(round).removed {
-                return Ok(false);
+            if is_last {
+                round.after = None;
+                if !std::mem::take(&mut round.removed) {
+                    round.behind.clear();
+                    return Ok(false);
+                }
             }
         }
         Ok(true)
     }
 }
 
-/// One round over all types, which may take several passes.
+/// Rounds over all types, which may take several passes, until one has removed nothing.
 #[derive(Default)]
 struct Round {
     /// The last type that was processed.
     after: Option<String>,
-    /// How far it has come behind records that must stay, by type.
+    /// How far they have come behind records that must stay, by type.
     behind: BTreeMap<String, Behind>,
     /// Whether the round has removed any job.
     removed: bool,

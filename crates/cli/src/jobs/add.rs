@@ -1,5 +1,6 @@
 //! `turnwise jobs add`.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -431,10 +432,10 @@ struct OfGraph {
 /// The job of a line of a graph, without what [`job`] reads, and the rest of the line.
 fn of_graph(line: &str) -> Option<(OfGraph, String)> {
     let of_graph = serde_json::from_str(line).ok()?;
-    let mut rest: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).ok()?;
+    let mut rest: BTreeMap<String, Box<RawValue>> = serde_json::from_str(line).ok()?;
     rest.remove("type");
     rest.remove("name");
-    Some((of_graph, serde_json::Value::Object(rest).to_string()))
+    Some((of_graph, serde_json::to_string(&rest).ok()?))
 }
 
 /// The job of a line, completed with values from the arguments.
