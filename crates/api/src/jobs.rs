@@ -191,7 +191,7 @@ async fn state_of(
 /// credentials of it.
 ///
 /// `with_dependents` retries the graph from here: the jobs that were cancelled because of its end, and those after them, wait again for what they waited
-/// for. Then the request does this also if the job itself is unchanged. The body may be left out.
+/// for. Then a job that has not failed and was not cancelled is unchanged, and the others are retried all the same. The body may be left out.
 #[utoipa::path(
     post, path = "/jobs/{type}/{id}/retry", tag = "jobs", operation_id = "retry_job", params(JobPath),
     request_body = RetryJob,
@@ -217,7 +217,12 @@ const MAX_DEPENDENTS: usize = 10_000;
 
 /// Retries a job, and those after it that were cancelled because of its end.
 pub async fn retry_from(app: &App, caller: &Caller, path: &JobPath) -> Result<Retried> {
-    let retried = retry(app, caller, path).await?;
+    let job = changeable(app, caller, &app.store.begin().await?, path).await?;
+    let retried = match job.state() {
+        QueueState::Failed | QueueState::Cancelled => retry(app, caller, path).await?,
+        // If it waits, it goes on: this request may be repeated.
+        _ => Retried { retried: false, state: view::state(&job), dependents: None, refused: None, more: None },
+    };
     let now_us = app.now_us();
     let may = |job: &QueueJob| {
         caller.writes(&job.tenant) && builtin_types::check_rerunnable(caller, &job.job_type).is_ok()

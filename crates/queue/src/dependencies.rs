@@ -178,7 +178,7 @@ pub async fn announce(
         }
         let Some(mut other) = read_job(tx, keys, &one.job_type, &one.id).await? else { continue };
         if inputs.values().any(|input| (&input.job_type, &input.id) == (&one.job_type, &one.id)) {
-            followers::announce(tx, keys, &mut other)?;
+            followers::mark(tx, keys, &mut other)?;
         }
         if final_outcome(&other).is_none() {
             group_of(tx, keys, &mut other, now_us).await?;

@@ -15,8 +15,8 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
-use turnwise_store::Transaction;
 use turnwise_store::key::successor;
+use turnwise_store::{Isolation, Transaction};
 
 use crate::after::After;
 use crate::input::Input;
@@ -24,7 +24,6 @@ use crate::keyspace::behind;
 use crate::place::Place;
 use crate::rows::{decode, encode, read_job, read_job_with, write_job};
 use crate::{Job, Keyspace, Result, reads};
-use turnwise_store::Isolation;
 
 /// The most rows that one look reads.
 pub const AT_ONCE: usize = 25;
@@ -36,7 +35,7 @@ const MAX_WAITED_BYTES: usize = 50_000;
 struct Waited(String, String, Vec<DependencyEnd>, Otherwise);
 
 /// States in a record that there may be followers.
-fn mark(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
+pub(crate) fn mark(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
     if !job.followed {
         job.followed = true;
         write_job(tx, keys, job)?;
@@ -55,11 +54,6 @@ pub(crate) async fn enter(tx: &Transaction, keys: &Keyspace, job: &Job) -> Resul
         }
     }
     Ok(())
-}
-
-/// States in the record of an input that there may be followers, before the job is added that follows.
-pub(crate) fn announce(tx: &Transaction, keys: &Keyspace, other: &mut Job) -> Result<()> {
-    mark(tx, keys, other)
 }
 
 /// Enters a job that is cancelled because of the end of the job `on`, whose record states that it may have followers. `after` is what it has
