@@ -221,7 +221,9 @@ pub async fn retry_from(app: &App, caller: &Caller, path: &JobPath) -> Result<Re
     let retried = match job.state() {
         QueueState::Failed | QueueState::Cancelled => retry(app, caller, path).await?,
         // If it waits, it goes on: this request may be repeated.
-        _ => Retried { retried: false, state: view::state(&job), dependents: None, refused: None, more: None },
+        _ => {
+            Retried { retried: false, state: view::state(&job), dependents: None, refused: None, more: None }
+        }
     };
     let now_us = app.now_us();
     let may = |job: &QueueJob| {

@@ -19,6 +19,7 @@ mod events;
 mod extract;
 pub mod filters;
 pub mod fleets;
+mod given;
 pub mod history;
 pub mod identities;
 pub mod indexes;
@@ -136,7 +137,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(workers::snooze))
         .routes(routes!(workers::release))
         .routes(routes!(workers::end_runs))
-        .routes(routes!(inputs::get_input))
+        .routes(routes!(given::get_input))
         .routes(routes!(run_locks::lock, run_locks::unlock))
         .routes(routes!(workers::leave))
         .routes(routes!(identities::get_me))

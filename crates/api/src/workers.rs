@@ -26,7 +26,7 @@ use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{Call, RunPath, Shown, TypePath, WorkerPath, check_stated};
 use super::responses::{BadBody, Common, Membership, NoWorker};
-use super::{builtin_types, inputs, modes, output, quota, schedules, types, view, workers_of};
+use super::{builtin_types, given, modes, output, quota, schedules, types, view, workers_of};
 
 /// Maximum total size of the options and the inputs in one response with jobs, in bytes. A single job's options may be larger.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
@@ -215,7 +215,7 @@ pub(super) async fn accept(
     for accepted in jobs {
         bytes += accepted.options.get().len();
         if !accepted.job.inputs.is_empty() {
-            let given = inputs::of_run(&app, &app.store.begin().await?, &accepted.job).await?;
+            let given = given::of_run(&app, &app.store.begin().await?, &accepted.job).await?;
             bytes += given
                 .values()
                 .filter_map(|one| one.result.as_ref())
