@@ -193,6 +193,7 @@ class Job:
         self.task = given.get("task")
         self.attempt = given["attempt"]
         self.options = given["options"] or {}
+        self.inputs = given.get("inputs", {})  # the results of jobs before it, by name
         # Send it as the header `traceparent` of your requests, so that their traces continue the job's.
         self.traceparent = given.get("traceparent")
         # Set when the run must end: the job is cancelled, or the claim is lost.

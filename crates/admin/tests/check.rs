@@ -142,7 +142,8 @@ async fn fill_lasting(store: &Store) {
             Template { job_type: "t".into(), spec: JobSpec::default(), priority: None, states_locks: false };
         let hourly = NewSchedule::new("hourly", calendar, template, json("1".into()));
         schedules::put(&tx, keys, &hourly, 7).await?;
-        let template = Template { job_type: "t".into(), spec: JobSpec::default(), priority: None };
+        let template =
+            Template { job_type: "t".into(), spec: JobSpec::default(), priority: None, states_locks: false };
         let complete = CallbackJob { template, options: json("1".into()) };
         let callbacks = [(groups::On::Complete, complete)].into();
         groups::create(&tx, keys, &NewGroup { callbacks, ..NewGroup::new("default", "g") }, 7).await?;
@@ -247,6 +248,9 @@ async fn each_damage_violates_its_own_invariant() {
         (vec![Clear(key_of(r#"["unique_until""#))], &[I::UniqueAgrees]),
         (vec![Raw(keys.unique_until(7, "x"), b"")], &[I::UniqueAgrees]),
         (vec![Raw(unique("only"), b"x")], &[I::Readable, I::UniqueAgrees]),
+        // Followers.
+        (vec![Raw(keys.follower(("t", "job-8"), "t", "talks"), b"")], &[I::FollowerKnown]),
+        (vec![Raw(keys.follower(("t", "nobody"), "t", "talks"), b"")], &[I::FollowerKnown]),
         // Output.
         (vec![Clear(keys.output_row("t", "talks", "result", 0))], &[I::OutputWhole]),
         (vec![Change(keys.job("t", "talks"), json!({ "has_output": false }))], &[I::OutputWhole]),

@@ -12,7 +12,7 @@ use turnwise_queue::tags::MAX_TAGS;
 use turnwise_queue::trace::Traceparent;
 use turnwise_queue::unique::{self as queue_unique, Outcome};
 use turnwise_queue::{
-    After, DEFAULT_TENANT, Holder, JobSpec, MAX_PRIORITY, MIN_PRIORITY, Then, dependencies, jobs,
+    DEFAULT_TENANT, Holder, JobSpec, MAX_PRIORITY, MIN_PRIORITY, Then, await_inputs, dependencies, jobs,
 };
 use turnwise_store::{Error as StoreError, MaybeStoreError as _, Store, Transaction};
 use turnwise_web::access::Caller;
@@ -26,7 +26,7 @@ use super::error::{Result, V1Error};
 use super::extract::{Call, Shown, TypePath};
 use super::groups::{self, Expanded};
 use super::responses::{BadBody, Common};
-use super::{builtin_types, quota, types, unique, view};
+use super::{builtin_types, inputs, quota, types, unique, view, whole};
 
 /// Add a job
 ///
@@ -61,7 +61,7 @@ pub async fn one(app: &App, caller: &Caller, job: NewJob, sent: Traceparent) -> 
     if job.count.is_some() || job.at_once.is_some() {
         return Err(V1Error::bad("count: belongs to POST /v1/jobs", "send it there, in the list `jobs`"));
     }
-    let added = add(app, caller, vec![job], (&[], &[]), sent, |_| String::new()).await?;
+    let added = add(app, caller, vec![job], Together::default(), sent, |_| String::new()).await?;
     let Some(added) = added.into_iter().next() else { unreachable!("one job goes in, one comes out") };
     Ok(added)
 }
@@ -90,17 +90,30 @@ pub fn is_for_clients(job_type: &str) -> bool {
 pub(super) async fn add_jobs(
     Call { app, caller, .. }: Call,
     headers: HeaderMap,
-    Json(AddJobs { jobs, groups }): Json<AddJobs, MAX_BATCH_BODY_BYTES>,
+    Json(AddJobs { jobs, groups, whole }): Json<AddJobs, MAX_BATCH_BODY_BYTES>,
 ) -> Result<Shown<AddedJobs>> {
     if jobs.is_empty() || jobs.len() > MAX_ADDED {
         let reason = format!("jobs: has {} jobs; 1 to {MAX_ADDED} are allowed", jobs.len());
         return Err(V1Error::bad(reason, "split them into several requests"));
     }
+    let sent = traced::parent(&headers);
+    let (whole, jobs) = match whole {
+        false => (None, jobs),
+        true => whole::in_order(&app, jobs).map(|(whole, jobs)| (Some(whole), jobs))?,
+    };
     let Expanded { jobs, places, groups } = groups::expand(&app, jobs, groups)?;
     let groups = groups::prepared(&app, &caller, groups).await?;
-    let place = |n: usize| format!("jobs[{}].", places[n].0);
-    let jobs = add(&app, &caller, jobs, (&groups, &places), traced::parent(&headers), place).await?;
-    Ok(Shown(AddedJobs { jobs }))
+    let Some(whole) = whole else {
+        let place = |n: usize| format!("jobs[{}].", places[n].0);
+        let together = Together { groups: &groups, places: &places, whole: None };
+        return Ok(Shown(AddedJobs { jobs: add(&app, &caller, jobs, together, sent, place).await? }));
+    };
+    let place = |n: usize| format!("jobs[{}].", whole.places[n]);
+    let together = Together { groups: &groups, places: &places, whole: Some(&whole) };
+    let added = add(&app, &caller, jobs, together, sent, place).await?;
+    let mut jobs: Vec<_> = whole.places.iter().zip(added).collect();
+    jobs.sort_by_key(|(n, _)| **n);
+    Ok(Shown(AddedJobs { jobs: jobs.into_iter().map(|(_, added)| added).collect() }))
 }
 
 /// Number of rows that adding one job writes, not counting large options.
@@ -124,13 +137,23 @@ struct Ready {
     made: bool,
 }
 
-/// Adds jobs, in as few transactions as the store allows, and creates these groups, which the jobs may name. `places` has the index of each job in its array. `sent`
-/// is the request's trace, and `place` names the n-th job in errors.
+/// What jobs of one request share.
+#[derive(Clone, Copy, Default)]
+struct Together<'a> {
+    /// The groups to create, which the jobs may name.
+    groups: &'a [groups::Wanted],
+    /// For each job, which one of the request it is, and its index in an array.
+    places: &'a [(usize, Option<u32>)],
+    /// All of them are added in one transaction, or none.
+    whole: Option<&'a whole::Whole>,
+}
+
+/// Adds jobs, in as few transactions as the store allows. `sent` is the request's trace, and `place` names the n-th job in errors.
 async fn add(
     app: &App,
     caller: &Caller,
     jobs: Vec<NewJob>,
-    (groups, places): (&[groups::Wanted], &[(usize, Option<u32>)]),
+    Together { groups, places, whole }: Together<'_>,
     sent: Traceparent,
     place: impl Fn(usize) -> String + Sync,
 ) -> Result<Vec<AddedJob>> {
@@ -148,6 +171,7 @@ async fn add(
         if let Some(group) = &mut one.job.spec.group {
             group.index = places.get(ready.len()).and_then(|(_, index)| *index);
         }
+        one.made |= whole.is_some_and(|whole| whole.made[ready.len()]);
         one.trace = app.spans.begin(sent, &**app.store.runtime());
         one.job.spec.trace = one.trace.map(|trace| trace.context);
         ready.push(one);
@@ -164,7 +188,8 @@ async fn add(
         let first = added.len();
         let end = ready.len().min(first + MAX_ADDED);
         let making = groups::Making { groups, begins: first == 0, ends: end == ready.len() };
-        match add_some(app, caller, (&ready[first..end], making), now_us, &|n| place(first + n)).await {
+        let some = (&ready[first..end], making);
+        match add_some(app, caller, some, now_us, &|n| place(first + n), whole.is_some()).await {
             Ok(some) => {
                 record_spans(app, &ready[added.len()..], &some);
                 added.extend(some);
@@ -197,7 +222,7 @@ fn record_spans(app: &App, ready: &[Ready], added: &[AddedJob]) {
     }
 }
 
-/// Adds the first jobs in one transaction: at least one, and as many as the store allows.
+/// Adds the first jobs in one transaction: at least one, and as many as the store allows; all of them if `whole`.
 /// `place` names the n-th of them in errors.
 async fn add_some(
     app: &App,
@@ -205,6 +230,7 @@ async fn add_some(
     (ready, making): (&[Ready], groups::Making<'_>),
     now_us: i64,
     place: &(dyn Fn(usize) -> String + Sync),
+    whole: bool,
 ) -> Result<Vec<AddedJob>> {
     let mut most = ready.len();
     let mut announced = false;
@@ -214,7 +240,7 @@ async fn add_some(
             let mut added = Vec::with_capacity(some.len());
             making.begin(app, &tx, now_us).await?;
             for (n, Ready { job, made, .. }) in some.iter().enumerate() {
-                if is_full(&app.store, &tx, added.len()) {
+                if !whole && is_full(&app.store, &tx, added.len()) {
                     break;
                 }
                 if n % jobs::PREFETCHED == 0 && some.len() > 1 {
@@ -225,6 +251,9 @@ async fn add_some(
                 let done = add_one(app, caller, &tx, &some[n], now_us).await;
                 let done = match done.map_err(|error| error.of_job(&place(n)))? {
                     Outcome::Added(done) => done,
+                    Outcome::Found(found) if whole => {
+                        return Err(taken(&place(n), &found.job_type, &found.id));
+                    }
                     Outcome::Found(found) => {
                         let why = unique::found(&found).map_err(|error| error.of_job(&place(n)))?;
                         let (job_type, id) = (found.job_type, found.id);
@@ -255,13 +284,14 @@ async fn add_some(
             Ok::<_, V1Error>(added)
         });
         match added.await {
+            Err(error) if whole && is_too_much(&error) => return Err(too_large(app, ready.len(), &error)),
             // Some of the jobs are large, so fewer of them fit.
             Err(error) if is_small(&app.store) && is_too_much(&error) && most > 1 => {
                 most /= 2;
             }
             // The job has many dependencies with large records: these are written before it.
             Err(error) if is_too_much(&error) && !announced && !ready[0].job.after.is_empty() => {
-                let announced_all = announce(app, &ready[0].job.after, now_us).await;
+                let announced_all = announce(app, &ready[0].job, now_us).await;
                 announced_all.map_err(|error| V1Error::from(error).of_job(&place(0)))?;
                 announced = true;
             }
@@ -372,15 +402,38 @@ async fn with_kept(app: &App, tx: &Transaction, ready: &Ready) -> Result<turnwis
 }
 
 /// Prepares adding a job with many dependencies, in as many transactions as needed.
-async fn announce(app: &App, after: &[After], now_us: i64) -> turnwise_queue::Result<()> {
-    let mut from = 0;
-    while from < after.len() {
+async fn announce(app: &App, job: &turnwise_queue::NewJob, now_us: i64) -> turnwise_queue::Result<()> {
+    let (mut from, named) = (0, (&*job.after, &job.spec.inputs));
+    while from < job.after.len() {
         from = app
             .store
-            .transact(|tx| async move { dependencies::announce(&tx, &app.keys, after, from, now_us).await })
+            .transact(|tx| async move { dependencies::announce(&tx, &app.keys, named, from, now_us).await })
             .await?;
     }
     Ok(())
+}
+
+/// The error for a request with `whole` that does not fit into a transaction.
+fn too_large(app: &App, jobs: usize, error: &V1Error) -> V1Error {
+    let limits = app.store.limits();
+    let (rows, bytes) = (limits.transaction_writes, limits.transaction_bytes);
+    let reads = limits.transaction_conflicts;
+    let cause = error.store_error().map(ToString::to_string).unwrap_or_default();
+    V1Error::too_large(
+        format!(
+            "jobs: with `whole`, these {jobs} jobs must fit into one transaction, and this server's store takes at most {rows} rows, {reads} reads and {bytes} bytes: {cause}"
+        ),
+        "add fewer jobs at once, or leave `whole` out, and add those first for which others wait",
+    )
+}
+
+/// The error for a request with `whole`, of which one job has a unique key that another one has.
+fn taken(place: &str, job_type: &str, id: &str) -> V1Error {
+    V1Error::conflict(
+        codes::CONFLICT,
+        format!("{place}unique: job `{id}` of type `{job_type}` has this key, and no job was added"),
+        "wait until that job has given the key up, or leave this job out",
+    )
 }
 
 /// Whether one transaction of the store takes fewer rows than a request may need. The jobs are then added in several
@@ -471,6 +524,7 @@ pub(super) fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
         lifetime: terms.lifetime.or(spec.lifetime),
         unique: request.unique.as_ref().map(unique::stated).transpose()?.or(spec.unique),
         group: group.map(Member::of).or(spec.group),
+        inputs: if request.inputs.is_empty() { spec.inputs } else { inputs::stated(&request.inputs)? },
         reasons: if request.reason.is_empty() { spec.reasons } else { request.reason.clone() },
         ..spec
     })
@@ -523,18 +577,28 @@ fn prepare(
             "it needs the scope command, beside client:TENANTS",
         ));
     }
+    if request.name.is_some() {
+        return Err(bad("name: only a request with `whole` names its jobs"));
+    }
+    if !request.inputs.is_empty() && turnwise_queue::types::is_of_server(&request.job_type) {
+        return Err(bad("inputs: jobs of this type get no results of others"));
+    }
     let awaited = std::mem::take(&mut request.after);
     if awaited.len() > MAX_AFTER {
         return Err(bad(&format!("after: has {} jobs; at most {MAX_AFTER} are allowed", awaited.len())));
     }
     let mut after = Vec::with_capacity(awaited.len());
     for (n, one) in awaited.into_iter().enumerate() {
+        if one.name.is_some() {
+            return Err(bad(&format!("after[{n}].name: only a request with `whole` names its jobs")));
+        }
         let job_type = one.job_type.unwrap_or_else(|| request.job_type.clone());
         names::check_type(&job_type)
             .and_then(|()| names::check_id(&one.id))
             .map_err(|problem| bad(&format!("after[{n}].{problem}")))?;
         after.push(view::awaited(job_type, one.id, &one.accepted, one.otherwise));
     }
+    await_inputs(&spec.inputs, &mut after);
     let locks = locks.map(|locks| catalogue::stated(locks, &app.catalogue)).transpose();
     let locks = locks.map_err(|problem| {
         V1Error::bad(

@@ -59,6 +59,20 @@ impl FromRequest<App> for NoBody {
     }
 }
 
+/// The body of a request that may state nothing: a JSON object, or no bytes.
+pub(super) struct OrNothing<T>(pub T);
+
+impl<T: DeserializeOwned + Default + Send + 'static> FromRequest<App> for OrNothing<T> {
+    type Rejection = V1Error;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self> {
+        if request.body().is_end_stream() {
+            return Ok(OrNothing(T::default()));
+        }
+        Json::<T, SMALL_BODY_BYTES>::from_request(request, app).await.map(|Json(body)| OrNothing(body))
+    }
+}
+
 /// Parses a body.
 ///
 /// First as JSON of any shape that every JSON library can read.

@@ -91,6 +91,25 @@ pub(super) struct RunPath {
     pub id: String,
 }
 
+/// `/{type}/{worker}/jobs/{id}/inputs/{input}`
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub(super) struct InputPath {
+    /// The job's type.
+    #[serde(rename = "type")]
+    #[param(value_type = names::JobType)]
+    pub job_type: String,
+    /// The id of the worker that runs it.
+    #[param(value_type = names::WorkerId)]
+    pub worker: String,
+    /// The job's id, percent-encoded.
+    #[param(value_type = names::JobId)]
+    pub id: String,
+    /// The name of the input.
+    #[param(min_length = 1, max_length = 64)]
+    pub input: String,
+}
+
 /// The names in a path.
 pub(super) trait Names: DeserializeOwned + Send {
     /// Checks that the names are valid, and that clients may have workers with them.
@@ -126,6 +145,17 @@ impl Names for WorkerPath {
 }
 
 impl Names for RunPath {
+    fn check(&self) -> Result<()> {
+        check_worker(&self.job_type, &self.worker)?;
+        Ok(names::check_id(&self.id)?)
+    }
+
+    fn worker(&self) -> Option<(&str, &str)> {
+        Some((&self.job_type, &self.worker))
+    }
+}
+
+impl Names for InputPath {
     fn check(&self) -> Result<()> {
         check_worker(&self.job_type, &self.worker)?;
         Ok(names::check_id(&self.id)?)

@@ -202,6 +202,7 @@ async fn callback(
         ("delay_ms", job.delay_ms.is_some()),
         ("not_before_us", job.not_before_us.is_some()),
         ("after", !job.after.is_empty()),
+        ("inputs", !job.inputs.is_empty()),
         ("unique", job.unique.is_some()),
         ("group", job.group.is_some()),
         ("count", job.count.is_some() || job.at_once.is_some()),
@@ -218,9 +219,10 @@ async fn callback(
         true => Commands::find(app).await?,
         false => Commands::Nowhere,
     };
+    let states_locks = job.locks.is_some();
     let job = add::prepared(app, caller, &commands, job, app.now_us(), at)?;
     let turnwise_queue::NewJob { job_type, spec, options, priority, .. } = job;
-    Ok(CallbackJob { template: Template { job_type, spec, priority }, options })
+    Ok(CallbackJob { template: Template { job_type, spec, priority, states_locks }, options })
 }
 
 /// The groups that an add creates, and closes when it has added all its jobs.

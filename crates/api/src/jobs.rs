@@ -1,15 +1,16 @@
 //! One job: get, wait for its end, cancel, retry, remove.
 
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use turnwise_protocol::{
-    Cancelled, DEFAULT_WAIT_MS, Job, MAX_WAIT_MS, Nothing, Prioritized, Removed, Retried, SetPriority,
-    WaitAnswer, codes,
+    Cancelled, DEFAULT_WAIT_MS, Job, MAX_WAIT_MS, Nothing, Prioritized, Removed, Retried, RetryJob,
+    SetPriority, WaitAnswer, codes,
 };
-use turnwise_queue::{Job as QueueJob, State as QueueState, jobs, unique};
+use turnwise_queue::{Job as QueueJob, State as QueueState, jobs, rerun_followers, unique};
 use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
 use turnwise_web::answer;
@@ -17,7 +18,7 @@ use utoipa::IntoParams;
 
 use super::add::priority_of;
 use super::app::App;
-use super::body::{Json, NoBody};
+use super::body::{Json, NoBody, OrNothing};
 use super::error::{Result, V1Error};
 use super::extract::{Call, JobPath, Params, Shown};
 use super::responses::{BadBody, Common, NoJob};
@@ -188,9 +189,12 @@ async fn state_of(
 /// its attempts count from the start. A job in another state is unchanged: running, pending, completed, paused or
 /// limited. To run a replication again that has ended, use its document or `POST /_replicate`: the server keeps no
 /// credentials of it.
+///
+/// `with_dependents` retries the graph from here: the jobs that were cancelled because of its end, and those after them, wait again for what they waited
+/// for. Then a job that has not failed and was not cancelled is unchanged, and the others are retried all the same. The body may be left out.
 #[utoipa::path(
     post, path = "/jobs/{type}/{id}/retry", tag = "jobs", operation_id = "retry_job", params(JobPath),
-    request_body = Nothing,
+    request_body = RetryJob,
     responses(
         (status = 200, body = Retried, description = "Whether the job is pending now, and its state."),
         (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: the job is a replication that has ended."),
@@ -200,9 +204,58 @@ async fn state_of(
 )]
 pub(super) async fn retry_job(
     Call { app, caller, path }: Call<JobPath>,
-    _: NoBody,
+    OrNothing(RetryJob { with_dependents }): OrNothing<RetryJob>,
 ) -> Result<Shown<Retried>> {
-    retry(&app, &caller, &path).await.map(Shown)
+    match with_dependents {
+        true => retry_from(&app, &caller, &path).await.map(Shown),
+        false => retry(&app, &caller, &path).await.map(Shown),
+    }
+}
+
+/// The most jobs that one request retries with a job.
+const MAX_DEPENDENTS: usize = 10_000;
+
+/// Retries a job, and those after it that were cancelled because of its end.
+pub async fn retry_from(app: &App, caller: &Caller, path: &JobPath) -> Result<Retried> {
+    let job = changeable(app, caller, &app.store.begin().await?, path).await?;
+    let retried = match job.state() {
+        QueueState::Failed | QueueState::Cancelled => retry(app, caller, path).await?,
+        // If it waits, it goes on: this request may be repeated.
+        _ => {
+            Retried { retried: false, state: view::state(&job), dependents: None, refused: None, more: None }
+        }
+    };
+    let now_us = app.now_us();
+    let may = |job: &QueueJob| {
+        caller.writes(&job.tenant) && builtin_types::check_rerunnable(caller, &job.job_type).is_ok()
+    };
+    let own = (path.job_type.clone(), path.id.clone());
+    let mut seen = HashSet::from([own.clone()]);
+    let mut open = VecDeque::from([(own, None)]);
+    let (mut dependents, mut refused) = (0, 0);
+    while let Some((job, after)) = open.pop_front() {
+        if seen.len() > MAX_DEPENDENTS {
+            return Ok(Retried {
+                dependents: Some(dependents),
+                refused: Some(refused),
+                more: Some(true),
+                ..retried
+            });
+        }
+        let (of, last): (_, &Option<(String, String)>) = ((job.0.as_str(), job.1.as_str()), &after);
+        let step = app.store.transact(|tx| async move {
+            rerun_followers::step(&tx, &app.keys, of, last.as_ref(), may, now_us).await
+        });
+        let rerun_followers::Step { followers, rerun, refused: not, next } = step.await?;
+        dependents += rerun as u64;
+        refused += not as u64;
+        let new: Vec<_> = followers.into_iter().filter(|one| seen.insert(one.clone())).collect();
+        if next.is_some() {
+            open.push_front((job, next));
+        }
+        open.extend(new.into_iter().map(|one| (one, None)));
+    }
+    Ok(Retried { dependents: Some(dependents), refused: Some(refused), ..retried })
 }
 
 /// Retries a job.
@@ -233,7 +286,8 @@ pub async fn retry(app: &App, caller: &Caller, path: &JobPath) -> Result<Retried
             ));
         }
         let state = state_of(app, caller, &tx, path).await?;
-        Ok::<_, V1Error>(Retried { retried: retried == jobs::Retried::Now, state })
+        let retried = retried == jobs::Retried::Now;
+        Ok::<_, V1Error>(Retried { retried, state, dependents: None, refused: None, more: None })
     });
     retried.await
 }

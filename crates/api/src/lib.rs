@@ -19,10 +19,12 @@ mod events;
 mod extract;
 pub mod filters;
 pub mod fleets;
+mod given;
 pub mod groups;
 pub mod history;
 pub mod identities;
 pub mod indexes;
+mod inputs;
 pub mod jobs;
 pub mod list;
 pub mod locks;
@@ -45,6 +47,7 @@ mod types;
 mod unique;
 mod view;
 pub mod webhooks;
+mod whole;
 pub mod why;
 pub mod workers;
 mod workers_of;
@@ -138,6 +141,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(workers::snooze))
         .routes(routes!(workers::release))
         .routes(routes!(workers::end_runs))
+        .routes(routes!(given::get_input))
         .routes(routes!(run_locks::lock, run_locks::unlock))
         .routes(routes!(workers::leave))
         .routes(routes!(identities::get_me))

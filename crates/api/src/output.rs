@@ -91,21 +91,26 @@ pub async fn whole_options(app: &App, caller: &Caller, path: &JobPath) -> Result
 pub(super) async fn get_result(Call { app, caller, path }: Call<JobPath>) -> Result<Response> {
     let tx = app.store.begin().await?;
     let job = visible(&app, &caller, &tx, &path).await?;
-    let (media_type, bytes) = match output::result(&tx, &app.keys, &job).await? {
-        Some(JobResult::Json(json)) => {
+    let no_result = || {
+        V1Error::new(
+            StatusCode::NOT_FOUND,
+            api::codes::NOT_FOUND,
+            "the job has no result",
+            "only a job that has completed has one; GET /v1/jobs/{type}/{id}/wait waits for its end",
+        )
+    };
+    output::result(&tx, &app.keys, &job).await?.map(response).ok_or_else(no_result)
+}
+
+/// A response with a result.
+pub(super) fn response(result: JobResult) -> Response {
+    let (media_type, bytes) = match result {
+        JobResult::Json(json) => {
             (HeaderValue::from_static("application/json"), Bytes::from(json.get().to_owned()))
         }
-        Some(JobResult::Bytes { media_type, bytes }) => {
+        JobResult::Bytes { media_type, bytes } => {
             let stated = HeaderValue::from_str(&media_type);
             (stated.unwrap_or(HeaderValue::from_static("application/octet-stream")), bytes)
-        }
-        None => {
-            return Err(V1Error::new(
-                StatusCode::NOT_FOUND,
-                api::codes::NOT_FOUND,
-                "the job has no result",
-                "only a job that has completed has one; GET /v1/jobs/{type}/{id}/wait waits for its end",
-            ));
         }
     };
     let mut response = Response::new(Body::from(bytes));
@@ -120,7 +125,7 @@ pub(super) async fn get_result(Call { app, caller, path }: Call<JobPath>) -> Res
     ] {
         headers.insert::<HeaderName>(name, HeaderValue::from_static(value));
     }
-    Ok(response)
+    response
 }
 
 /// The parameters of a job's log.

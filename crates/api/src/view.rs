@@ -15,7 +15,7 @@ pub(super) use turnwise_explain::{limited, state, waits_for_time};
 use super::app::App;
 use super::builtin_types;
 use super::error::Result;
-use super::{groups, unique};
+use super::{groups, inputs, unique};
 
 /// A variant of one enum as that of another one with the same name. The compiler checks that all variants are named.
 macro_rules! same {
@@ -116,6 +116,7 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
         unique_held: job.unique_key.as_ref().filter(|key| key.until_us.is_none()).map(|key| key.held),
         unique_until_us: job.unique_key.and_then(|key| key.until_us),
         unique: job.spec.unique.map(unique::shown),
+        inputs: inputs::shown(job.spec.inputs),
         worker,
         claim,
         summary: job.spec.summary,

@@ -26,9 +26,9 @@ use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{Call, RunPath, Shown, TypePath, WorkerPath, check_stated};
 use super::responses::{BadBody, Common, Membership, NoWorker};
-use super::{builtin_types, groups, modes, output, quota, schedules, types, view, workers_of};
+use super::{builtin_types, given, groups, modes, output, quota, schedules, types, view, workers_of};
 
-/// Maximum total size of the options in one response with jobs, in bytes. A single job's options may be larger.
+/// Maximum total size of the options and the inputs in one response with jobs, in bytes. A single job's options may be larger.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
 /// Register a worker
@@ -210,16 +210,30 @@ pub(super) async fn accept(
     }
     // Jobs that do not fit have claims above the highest one in this response, so the next request returns them.
     let mut bytes = 0;
-    let fitting = jobs.into_iter().enumerate().take_while(|(n, accepted)| {
+    let mut fitting = Vec::with_capacity(jobs.len());
+    let mut inputs = BTreeMap::new();
+    for accepted in jobs {
         bytes += accepted.options.get().len();
-        *n == 0 || bytes <= MAX_ANSWER_BYTES
-    });
-    let fitting: Vec<_> = fitting.map(|(_, accepted)| accepted).collect();
+        if !accepted.job.inputs.is_empty() {
+            let given = given::of_run(&app, &app.store.begin().await?, &accepted.job).await?;
+            bytes += given
+                .values()
+                .filter_map(|one| one.result.as_ref())
+                .map(|json| json.get().len())
+                .sum::<usize>();
+            inputs.insert(accepted.claim, given);
+        }
+        if bytes > MAX_ANSWER_BYTES && !fitting.is_empty() {
+            break;
+        }
+        fitting.push(accepted);
+    }
     let mut of_schedules = schedules::of_runs(&app, fitting.iter().map(|accepted| &accepted.job)).await?;
     let jobs = fitting.into_iter().map(|turnwise_worker::Accepted { job, options, claim }| {
         let Terms { timeouts, max_attempts, .. } = job.terms();
         AcceptedJob {
             schedule: of_schedules.remove(&job.id),
+            inputs: inputs.remove(&claim).unwrap_or_default(),
             traceparent: app.spans.of_run(&job).map(|context| context.to_string()),
             group: job.spec.group.map(|group| JobGroup { name: group.name, index: group.index }),
             callback: job.spec.callback.map(groups::shown_callback),

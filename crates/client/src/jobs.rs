@@ -9,8 +9,8 @@ use turnwise_protocol::names::{check_id, check_type};
 use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, After, Cancelled, ChangedNode, CountBy, CountPage,
     CountedJobs, Demand, DocumentWhy, EditJob, Failures, HeldJob, IfExists, Index, Indexes, Job, Jobs,
-    ListOrder, Locker, Lockers, Mode, NewGroup, NewJob, Nodes, OnConflict, Prioritized, Queue, Removed,
-    Retried, SetMode, SetPriority, State, Tenant, TenantOrder, Tenants, Types, Unique, WaitAnswer, Why,
+    ListOrder, Locker, Lockers, Mode, NewJob, Nodes, OnConflict, Prioritized, Queue, Removed, Retried,
+    RetryJob, SetMode, SetPriority, State, Tenant, TenantOrder, Tenants, Types, Unique, WaitAnswer, Why,
     Worker, Workers,
 };
 
@@ -148,20 +148,19 @@ impl Client {
     /// # Errors
     /// The server refuses one of the jobs, or does not answer.
     pub async fn add_many(&self, jobs: Vec<NewJob>) -> Result<Vec<AddedJob>> {
-        self.add_with_groups(jobs, Vec::new()).await
+        self.add_together(AddJobs { jobs, groups: Vec::new(), whole: false }).await
     }
 
-    /// The same, with groups that are created first, and closed at the end unless they stay open. Of an array (`count`), the answer has each of its jobs.
+    /// Adds many jobs, the groups that they name, or a graph whose jobs refer to each other. The groups are created first, and closed at the end
+    /// unless they stay open. Of an array (`count`), the answer has each of its jobs.
     ///
     /// # Errors
-    /// The server refuses one of the jobs or groups, or does not answer.
-    pub async fn add_with_groups(
-        &self,
-        mut jobs: Vec<NewJob>,
-        groups: Vec<NewGroup>,
-    ) -> Result<Vec<AddedJob>> {
+    /// The server refuses one of the jobs or groups, or does not answer. With `whole`, also: the jobs are too many for one transaction of the
+    /// store, or another job has the unique key of one of them.
+    pub async fn add_together(&self, mut request: AddJobs) -> Result<Vec<AddedJob>> {
+        let jobs = &mut request.jobs;
         let mut made = Vec::with_capacity(jobs.len());
-        for job in &mut jobs {
+        for job in jobs.iter_mut() {
             check_type(&job.job_type)?;
             let fresh = fresh(&job.after, job.delay_ms.is_some() || job.not_before_us.is_some());
             for _ in 0..job.count.unwrap_or(1) {
@@ -172,7 +171,7 @@ impl Client {
         let repeat = repeat(
             jobs.iter().any(|job| job.if_exists == IfExists::Again || runs_again(job.unique.as_ref())),
         );
-        let request = Request::new(Method::POST, &["jobs"]).json(&AddJobs { jobs, groups })?;
+        let request = Request::new(Method::POST, &["jobs"]).json(&request)?;
         let (added, repeated) = self.call_knowing::<AddedJobs>(&request, repeat).await;
         let mut added = added?.jobs;
         for (added, made) in added.iter_mut().zip(made) {
@@ -365,6 +364,16 @@ impl Client {
     /// There is no such job, it is a replication that has ended, or the server does not answer.
     pub async fn retry(&self, job_type: &str, id: &str) -> Result<Retried> {
         self.call(&about(Method::POST, job_type, id, Some("retry"))?, Repeat::Harmless).await
+    }
+
+    /// Like [`Client::retry`], and the jobs that were cancelled because of its end wait again for what they waited for, and so do those after them.
+    ///
+    /// # Errors
+    /// As with [`Client::retry`].
+    pub async fn retry_with_dependents(&self, job_type: &str, id: &str) -> Result<Retried> {
+        let request = about(Method::POST, job_type, id, Some("retry"))?;
+        let request = request.json(&RetryJob { with_dependents: true })?;
+        self.call(&request, Repeat::Harmless).await
     }
 
     /// Sets a job's priority, from -20 (first among its tenant's jobs) to 19. Returns whether the job has that

@@ -17,7 +17,7 @@ use crate::sse::Event;
 use crate::{Client, Result};
 
 /// The media type of a result that is JSON.
-const JSON: &str = "application/json";
+pub(crate) const JSON: &str = "application/json";
 
 /// The result of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,7 +158,7 @@ fn logs(job_type: &str, id: &str, from: u64) -> Result<Request> {
     Ok(about(Method::GET, job_type, id, Some("logs"))?.query("from", Some(from)))
 }
 
-fn read_result(server: Server<'_>, answer: Answer) -> Result<JobResult> {
+pub(crate) fn read_result(server: Server<'_>, answer: Answer) -> Result<JobResult> {
     let Answer { status, media_type, body } = answer.successful(server)?;
     if media_type == JSON {
         // HTTP does not always show that an answer ends early.

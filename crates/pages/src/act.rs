@@ -46,7 +46,7 @@ pub(super) fn for_selected() -> Markup {
 }
 
 /// The buttons for one job.
-pub(super) fn for_one(job: &Job, here: &str) -> Markup {
+pub(super) fn for_one(job: &Job, here: &str, has_dependents: bool) -> Markup {
     let at = Cursor { job_type: job.job_type.clone(), id: job.id.clone() }.text();
     let retry = match job.state {
         State::Delayed | State::Crashing => Some("Run now"),
@@ -73,6 +73,14 @@ pub(super) fn for_one(job: &Job, here: &str) -> Markup {
                 button name="action" value="priority" { "Set priority" }
             }
         }
+        @if has_dependents && matches!(job.state, State::Failed | State::Cancelled) {
+            form.actions method="post" action="/ui/jobs/hold" {
+                (hidden("job", &at))
+                (hidden("back", here))
+                button name="do" value="retry_from" { "Retry from here" }
+                span.quiet { "The jobs that were cancelled because of it wait for it again." }
+            }
+        }
         @if is_editable && job.state != State::Blocked {
             form.actions method="post" action="/ui/jobs/hold" {
                 (hidden("job", &at))
@@ -84,7 +92,7 @@ pub(super) fn for_one(job: &Job, here: &str) -> Markup {
     }
 }
 
-/// Holds or releases a job.
+/// Holds or releases a job, or retries it with those after it.
 pub(super) async fn hold(visit: Visit) -> Result<Response> {
     let form = &visit.form;
     let job = parse(form.get("job").unwrap_or_default())?;
@@ -92,6 +100,7 @@ pub(super) async fn hold(visit: Visit) -> Result<Response> {
     let (app, caller) = (&visit.app, visit.caller());
     let did = match form.get("do") {
         Some("hold") => v1::edit::hold(app, caller, &job).await.map(|_| "held")?,
+        Some("retry_from") => v1::jobs::retry_from(app, caller, &job).await.map(|_| "retried_from")?,
         Some("release") => v1::edit::release(app, caller, &job).await.map(|_| "released")?,
         _ => return Err(Problem::unknown_action()),
     };

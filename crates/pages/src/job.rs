@@ -6,7 +6,7 @@ use turnwise_api as v1;
 use turnwise_api::JobPath;
 use turnwise_explain::graph::Graph;
 use turnwise_protocol::bulk::quoted;
-use turnwise_protocol::{Group, Job, LimitedBy, LockHow, Locker, MAX_COUNTED, Reason, Why, names};
+use turnwise_protocol::{Group, Input, Job, LimitedBy, LockHow, Locker, MAX_COUNTED, Reason, Why, names};
 use turnwise_queue::Holder;
 
 use super::format::{ago, count, duration, number, state, text, time, word};
@@ -47,7 +47,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
             (blockers(&job, &why, now_us))
         }
         (output::errors(&job, unsaid.map(String::as_str), now_us))
-        @if visit.caller().writes(&job.tenant) { (act::for_one(&job, &visit.here)) }
+        @if visit.caller().writes(&job.tenant) { (act::for_one(&job, &visit.here, around.nodes.iter().any(|node| node.step > 0))) }
         div.columns {
             section { h2 { "Job" } (facts(&visit, &job, &why, &around, now_us)) }
             section { h2 { @if why.place.is_some() { "Place in the queue" } @else { "Its tenant" } } (place(&visit, &why, now_us)) }
@@ -59,7 +59,7 @@ pub(super) async fn page(visit: Visit) -> Result<Response> {
         (output::result(&job))
         @if let Some(info) = &job.info { (output::json("Last report of its worker", info, whole)) }
         (output::json("Summary", &job.summary, whole))
-        (graph::drawn(&around))
+        (graph::drawn(&around, now_us))
     };
     Ok(layout::live(&visit.shell, &job.id, main))
 }
@@ -201,6 +201,10 @@ fn facts(visit: &Visit, job: &Job, why: &Why, around: &Graph, now_us: i64) -> Ma
                     @if job.unique_held == Some(true) { ", holds its key" }
                     @if let Some(at) = job.unique_until_us { ", until " (time(at)) } }
             }
+            @if !job.inputs.is_empty() {
+                dt { "Inputs" }
+                dd { ul.plain { @for (name, input) in &job.inputs { li { bdi.name { (name) } ": " (input_link(input)) } } } }
+            }
             dt { "Attempts" }
             dd { (number(u64::from(job.attempts))) @if let Some(most) = job.max_attempts { " of " (number(u64::from(most))) }
                 @if why.crashes > 0 { ", " (number(u64::from(why.crashes))) " crashes in a row" }
@@ -219,6 +223,12 @@ fn facts(visit: &Visit, job: &Job, why: &Why, around: &Graph, now_us: i64) -> Ma
             @if !job.reasons.is_empty() { dt { "Reasons" } dd { ul.plain { @for reason in &job.reasons { li { (text(reason)) } } } } }
         }
     }
+}
+
+/// The job whose result is an input.
+fn input_link(input: &Input) -> Markup {
+    let (job_type, id) = input.job.as_deref().and_then(|job| job.split_once('/')).unwrap_or_default();
+    html! { a href=(job_link(job_type, id)) { bdi { (job_type) } " " bdi { (id) } } }
 }
 
 fn place(visit: &Visit, why: &Why, now_us: i64) -> Markup {

@@ -14,6 +14,7 @@ const DONE: &[(&str, &str)] = &[
     ("drain", "It takes no new jobs. It gives back what does not end, and the rest may finish."),
     ("active", "It takes new jobs again."),
     ("retried", "It runs as soon as it has a slot."),
+    ("retried_from", "It runs again, and the jobs that were cancelled because of it wait for it."),
     ("paused", "It delivers nothing until it is resumed, and then goes on where it was."),
     ("resumed", "It delivers."),
     ("unscheduled", "It is paused, and does not fire until it is resumed."),

@@ -19,8 +19,13 @@ pub struct After {
     #[schema(value_type = Option<JobType>)]
     pub job_type: Option<String>,
     /// The dependency's id. The job must exist: the server rejects an id that was never added, or was removed after its end.
-    #[schema(value_type = JobId)]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schema(value_type = JobId, required = false)]
     pub id: String,
+    /// In place of the type and the id, in a request with `whole`: the `name` of another job of the request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false, max_length = 64)]
+    pub name: Option<String>,
     /// The final states that are accepted. By default only `completed`.
     #[serde(default = "completed")]
     #[schema(min_items = 1)]

@@ -1,5 +1,7 @@
 //! Operations of clients on jobs.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -8,6 +10,7 @@ use crate::after::After;
 use crate::answer::answers;
 use crate::filters::Limited;
 use crate::groups::{JobCallback, JobGroup, NewGroup};
+use crate::inputs::Inputs;
 use crate::locks::Locks;
 use crate::names::{GroupName, JobId, JobType, Name, Tag, TaskName, WorkerId};
 use crate::unique::{Found, Unique};
@@ -42,6 +45,10 @@ macro_rules! requests {
             #[serde(rename = "type")]
             #[schema(value_type = JobType)]
             pub job_type: String,
+            /// A name by which other jobs of the request refer to it, in a request with `whole`: at most 64 letters, digits, `_`, `-` and `.`.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schema(nullable = false, min_length = 1, max_length = 64)]
+            pub name: Option<String>,
             $($(#[$attribute])* pub $field: $type,)+
         }
 
@@ -56,7 +63,7 @@ macro_rules! requests {
         impl NewJob {
             /// An [`AddJob`] with its type.
             pub fn new(job_type: impl Into<String>, job: AddJob) -> NewJob {
-                NewJob { job_type: job_type.into(), $($field: job.$field),+ }
+                NewJob { job_type: job_type.into(), name: None, $($field: job.$field),+ }
             }
         }
     };
@@ -144,6 +151,12 @@ requests! {
     #[serde(default, deserialize_with = "crate::object::objects", skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 100)]
     pub after: Vec<After>,
+    /// Results that the job gets with its claim: at most 32, each under a name of at most 64 letters, digits, `_`, `-` and `.`. Their jobs are dependencies;
+    /// those that `after` does not name must complete. They are of the same tenant. Their records stay until this job has ended. A job that is added again
+    /// without this member keeps it.
+    #[serde(default, deserialize_with = "crate::inputs::inputs", skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(example = json!({ "rows": { "job": "extract/7" } }))]
+    pub inputs: Inputs,
     /// The locks that the job holds while it runs. By default they follow from the entry of its type in the server's catalogue, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locks: Option<Locks>,
@@ -193,6 +206,12 @@ impl<T> Or for Vec<T> {
     }
 }
 
+impl Or for Inputs {
+    fn or(self, other: Self) -> Self {
+        if self.is_empty() { other } else { self }
+    }
+}
+
 impl Or for IfExists {
     fn or(self, other: Self) -> Self {
         if self == IfExists::Keep { other } else { self }
@@ -211,6 +230,11 @@ pub struct AddJobs {
     #[serde(default, deserialize_with = "crate::object::objects", skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 10)]
     pub groups: Vec<NewGroup>,
+    /// All jobs are added in one transaction, or none. Then they may have names, and refer to each other by these in `after` and `inputs`, in any order. If
+    /// they do not fit into one transaction of the store, the request is refused, and so is one with a job whose unique key another job has.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(default = false)]
+    pub whole: bool,
 }
 
 /// The waits of a job after its consecutive crashes.
@@ -457,6 +481,9 @@ answers! {
         pub group: Option<JobGroup>,
         /// The group that has added it.
         pub callback: Option<JobCallback>,
+        /// The jobs whose results it gets, by name.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub inputs: Inputs,
         /// Its unique key, as its client stated.
         pub unique: Option<Unique>,
         /// Whether it holds its unique key now; missing for a period.
@@ -691,13 +718,32 @@ pub struct Cancelled {
     pub state: State,
 }
 
-/// The result of retrying a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Retried {
-    /// Whether the job was delayed, blocked, crashing, failed or cancelled, and is pending now. If not, nothing was changed.
-    pub retried: bool,
-    /// The state now.
-    pub state: State,
+/// How a job is retried.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({ "with_dependents": true }))]
+pub struct RetryJob {
+    /// Also the jobs that were cancelled because of its end, and those after them: they wait again for what they waited for. The request can be repeated.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(default = false)]
+    pub with_dependents: bool,
+}
+
+answers! {
+    /// The result of retrying a job.
+    #[derive(Copy, PartialEq, Eq)]
+    pub struct Retried {
+        /// Whether the job was delayed, blocked, crashing, failed or cancelled, and is pending now. If not, nothing was changed.
+        pub retried: bool,
+        /// The state now.
+        pub state: State,
+        /// With `with_dependents`: how many jobs that were cancelled because of its end wait again.
+        pub dependents: Option<u64>,
+        /// How many of them do not, because another job has their unique key, a job that they waited for was removed, or this identity may not run them.
+        pub refused: Option<u64>,
+        /// There are more than 10,000: retry those at the edge, too.
+        pub more: Option<bool>,
+    }
 }
 
 /// A new priority for a job.

@@ -16,6 +16,7 @@ use utoipa::ToSchema;
 use crate::answer::answers;
 use crate::error::Error;
 use crate::groups::{JobCallback, JobGroup};
+use crate::inputs::GivenInput;
 use crate::jobs::{LastSuccess, State};
 use crate::names::{JobId, TaskName, WorkerId};
 use crate::types::TaskTerms;
@@ -183,6 +184,9 @@ answers! {
         pub group: Option<JobGroup>,
         /// The group that has added the job, and how its jobs had ended.
         pub callback: Option<JobCallback>,
+        /// The results of jobs before it, by name.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub inputs: BTreeMap<String, GivenInput>,
         /// The run's trace (W3C Trace Context), for the requests that it sends. Only if the job is traced.
         pub traceparent: Option<String>,
         /// The input of the job's handler. It may hold secrets.

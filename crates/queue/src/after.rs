@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 
 use crate::error::{Error, Result};
+use crate::input::{Input, Inputs};
 use crate::names::check_name;
 use crate::spec::{MAX_ID_BYTES, MAX_TYPE_BYTES};
 
@@ -64,6 +65,15 @@ pub(crate) fn check(job_type: &str, id: &str, after: &[After]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Adds the jobs of these inputs to the dependencies of their job, unless they are there: they must complete.
+pub fn await_inputs(inputs: &Inputs, after: &mut Vec<After>) {
+    for Input { job_type, id } in inputs.values() {
+        if !after.iter().any(|one| (&one.job_type, &one.id) == (job_type, id)) {
+            after.push(After::completed(job_type, id));
+        }
+    }
 }
 
 pub(crate) fn invalid(problem: String) -> Error {

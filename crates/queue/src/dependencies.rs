@@ -36,11 +36,12 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 use crate::after::invalid;
 pub use crate::after::{After, MAX_AFTER};
 use crate::error::corrupt;
+use crate::input::Inputs;
 use crate::keyspace::behind;
 use crate::place::{End, Place};
 use crate::rows::{decode, encode, read_job, write_job};
 use crate::transition::{move_to, place_from};
-use crate::{Error, EventKind, Job, Keyspace, Result, events, reads, unique_rows};
+use crate::{Error, EventKind, Job, Keyspace, Result, events, followers, input, reads, unique_rows};
 
 /// The most dependents that one transaction settles.
 pub const AT_ONCE: usize = 100;
@@ -49,7 +50,7 @@ pub const MAX_SEARCHED: usize = 1_000;
 /// Rows that are read concurrently.
 const CONCURRENT_READS: usize = 64;
 /// The most rows that settling one dependent writes, beside two for each of its dependencies.
-const ROWS_TOLD: usize = 13;
+const ROWS_TOLD: usize = 14;
 
 /// The row `("after", …)`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -90,16 +91,23 @@ pub(crate) async fn enter(
     let mut others = Vec::new();
     let mut refused = None;
     for (n, (one, other)) in after.iter().zip(read_all(tx, keys, after).await?).enumerate() {
-        let Some(other) = other else {
+        let Some(mut other) = other else {
             return Err(missing(n, one));
         };
+        if other.tenant != job.tenant {
+            refuse_input(job, one)?;
+        }
         match final_outcome(&other) {
             None => others.push((one, other)),
             Some(outcome) => match judge(outcome, &one.accepted, one.otherwise) {
                 Verdict::Freed => {}
-                Verdict::Cancelled => {
-                    let _ = refused.get_or_insert_with(|| cancel_reason(&one.job_type, &one.id, outcome));
+                Verdict::Cancelled if refused.is_none() => {
+                    refused = Some(cancel_reason(&one.job_type, &one.id, outcome));
+                    if job.run().is_none() && outcome != DependencyEnd::Completed {
+                        followers::refused(tx, keys, &mut other, job, after)?;
+                    }
                 }
+                Verdict::Cancelled => {}
             },
         }
     }
@@ -119,6 +127,16 @@ pub(crate) async fn enter(
         unmet += 1;
     }
     Ok(Entry::WaitsFor(unmet))
+}
+
+/// Fails if the job is to get the result of this dependency, which is of another tenant.
+fn refuse_input(job: &Job, After { job_type, id, .. }: &After) -> Result<()> {
+    match job.inputs.iter().find(|(_, input)| (&input.job_type, &input.id) == (job_type, id)) {
+        Some((name, _)) => Err(input::invalid(format!(
+            "`{name}` is of another tenant: a job gets results of its own tenant only"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// The records of these jobs.
@@ -144,13 +162,13 @@ async fn group_of(tx: &Transaction, keys: &Keyspace, other: &mut Job, now_us: i6
     Ok(group)
 }
 
-/// Prepares an add with many dependencies: marks the records of dependencies that have not ended as awaited. Starts with
-/// the `from`th, marks as many as the transaction has room for, and returns how far it came. The add then writes only small
-/// rows and fits one transaction, however large these records are. The mark has no other effect.
+/// Prepares an add with many dependencies: marks the records of dependencies that have not ended as awaited, and those of inputs as
+/// followed. Starts with the `from`th, marks as many as the transaction has room for, and returns how far it came. The add then writes
+/// only small rows and fits one transaction, however large these records are. The marks have no other effect.
 pub async fn announce(
     tx: &Transaction,
     keys: &Keyspace,
-    after: &[After],
+    (after, inputs): (&[After], &Inputs),
     from: usize,
     now_us: i64,
 ) -> Result<usize> {
@@ -158,8 +176,11 @@ pub async fn announce(
         if n > from && !tx.has_room() {
             return Ok(n);
         }
-        let other = read_job(tx, keys, &one.job_type, &one.id).await?;
-        if let Some(mut other) = other.filter(|other| final_outcome(other).is_none()) {
+        let Some(mut other) = read_job(tx, keys, &one.job_type, &one.id).await? else { continue };
+        if inputs.values().any(|input| (&input.job_type, &input.id) == (&one.job_type, &one.id)) {
+            followers::mark(tx, keys, &mut other)?;
+        }
+        if final_outcome(&other).is_none() {
             group_of(tx, keys, &mut other, now_us).await?;
         }
     }
@@ -264,12 +285,12 @@ pub(crate) async fn settle_ended(
     outcome: DependencyEnd,
     now_us: i64,
 ) -> Result<()> {
-    match job.awaited.take() {
-        None => Ok(()),
-        Some(group) => {
-            settle_groups(tx, keys, Unsettled::of(job, group), outcome, true, now_us).await.map(drop)
-        }
-    }
+    let Some(group) = job.awaited.take() else { return Ok(()) };
+    // A job that is about to be removed has no other try.
+    let keeps = matches!(job.place, Place::Ended(End::Failed | End::Cancelled));
+    job.followed |= keeps;
+    let group = Unsettled::of(job, group);
+    settle_groups(tx, keys, group, outcome, (true, keeps), now_us).await.map(drop)
 }
 
 /// Leaves the dependents of a job that has ended, or is about to be removed, to a later transaction of [`settle`].
@@ -335,22 +356,26 @@ pub async fn next_unsettled(
 pub async fn settle(tx: &Transaction, keys: &Keyspace, group: &Unsettled, now_us: i64) -> Result<usize> {
     // Transactions that settle the same group conflict here, once its last dependent is updated.
     let Some(outcome) = reads::value(tx, &group.row(keys), "unsettled row").await? else { return Ok(0) };
-    settle_groups(tx, keys, group.clone(), outcome, false, now_us).await
+    let record = read_job(tx, keys, &group.job_type, &group.id).await?;
+    let keeps = record.is_some_and(|job| job.followed && final_outcome(&job) == Some(outcome));
+    let keeps = keeps && outcome != DependencyEnd::Completed;
+    settle_groups(tx, keys, group.clone(), outcome, (false, keeps), now_us).await
 }
 
 /// Settles a group, and the groups of jobs that this cancels, as far as one transaction can. `new` means that this
-/// transaction ends the job of the first group, so dependents may still arrive until the commit.
+/// transaction ends the job of the first group, so dependents may still arrive until the commit. `keeps` means that its record stays, so
+/// those that are cancelled become its followers.
 async fn settle_groups(
     tx: &Transaction,
     keys: &Keyspace,
     first: Unsettled,
     outcome: DependencyEnd,
-    new: bool,
+    (new, keeps): (bool, bool),
     now_us: i64,
 ) -> Result<usize> {
-    let mut groups = VecDeque::from([(first, outcome, new)]);
+    let mut groups = VecDeque::from([(first, outcome, new, keeps)]);
     let mut settled = 0;
-    while let Some((group, outcome, new)) = groups.pop_front() {
+    while let Some((group, outcome, new, keeps)) = groups.pop_front() {
         let (begin, end) = keys.dependents(group.on(), group.group);
         let room = AT_ONCE - settled;
         let read = RangeRead { begin, end, limit: room + 1, reverse: false };
@@ -359,7 +384,7 @@ async fn settle_groups(
         for (key, _) in rows.into_iter().take(room) {
             // Each remaining group needs a row.
             let told = match tx.has_room() {
-                true => settle_one(tx, keys, (&group, outcome), key, groups.len() + 2, now_us).await?,
+                true => settle_one(tx, keys, (&group, outcome, keeps), key, groups.len() + 2, now_us).await?,
                 false => None,
             };
             let Some(next) = told else {
@@ -367,7 +392,7 @@ async fn settle_groups(
                 break;
             };
             settled += 1;
-            groups.extend(next.map(|next| (next, DependencyEnd::Cancelled, true)));
+            groups.extend(next.map(|next| (next, DependencyEnd::Cancelled, true, true)));
         }
         if is_done && new {
             tx.prove_arrivals(proof);
@@ -386,7 +411,7 @@ async fn settle_groups(
 async fn settle_one(
     tx: &Transaction,
     keys: &Keyspace,
-    (group, outcome): (&Unsettled, DependencyEnd),
+    (group, outcome, keeps): (&Unsettled, DependencyEnd, bool),
     dependent: Bytes,
     left: usize,
     now_us: i64,
@@ -428,6 +453,10 @@ async fn settle_one(
             }
         }
         Verdict::Cancelled => {
+            if keeps && job.run().is_none() {
+                let waited = unmet(tx, keys, &job).await?;
+                followers::cancelled(tx, keys, group.on(), (&job_type, &id), &waited)?;
+            }
             leave(tx, keys, &mut job).await?;
             let reason = cancel_reason(&group.job_type, &group.id, outcome);
             // The job runs; only its next run was waiting.
@@ -440,6 +469,7 @@ async fn settle_one(
                 move_to(tx, keys, &mut job, Place::Ended(End::Cancelled))?;
                 events::happened(tx, keys, &job, &EventKind::Cancelled, job.state(), now_us)?;
                 next = job.awaited.take().map(|group| Unsettled::of(&job, group));
+                job.followed |= next.is_some();
             }
         }
     }
@@ -455,6 +485,7 @@ fn final_outcome(job: &Job) -> Option<DependencyEnd> {
     }
 }
 
-fn cancel_reason(job_type: &str, id: &str, outcome: DependencyEnd) -> String {
+/// Why a job is cancelled when this job ends in a state that it does not accept.
+pub(crate) fn cancel_reason(job_type: &str, id: &str, outcome: DependencyEnd) -> String {
     format!("job `{id}` of type `{job_type}`, which it was to wait for, {}", outcome.phrase())
 }

@@ -10,10 +10,11 @@
 //! 64th row of the other tenants is: with 1,000 tenants, 100 jobs are found in 1,600 rows. More partitions help the second list, and burden
 //! the first.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use bytes::Bytes;
-use turnwise_store::key::children;
+use turnwise_store::key::{children, successor};
 use turnwise_store::tuple::Element;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
@@ -21,6 +22,7 @@ pub use crate::cover::PARTITIONS;
 pub(crate) use crate::cover::{Cover, partitions};
 use crate::cover::{FIRST_CANCELLED, FIRST_FAILED};
 use crate::error::corrupt;
+use crate::followers::{self, Need};
 use crate::jobs::{PREFETCHED, erase, prefetch};
 use crate::keyspace::{KeyRange, Keyspace};
 use crate::rows::read_job;
@@ -63,27 +65,32 @@ impl Keyspace {
     }
 }
 
+/// How far a round of the retention has come behind records that must stay, in each partition of a type.
+pub type Behind = BTreeMap<u16, Bytes>;
+
 /// Removes up to `limit` jobs of a type that ended before `before_us`, oldest end first in each partition, or as many as the transaction
-/// has room for. Returns how many; 0 only if there are none.
+/// has room for. Passes over those whose results are still needed ([`crate::followers`]), and enters them in `behind`. Returns how many it
+/// has dealt with; 0 only if none are left.
 pub async fn prune(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
     before_us: i64,
     limit: usize,
+    behind: &mut Behind,
 ) -> Result<usize> {
     let found = match tx.is_remote() {
-        true => old_of_all_partitions(tx, keys, job_type, before_us, limit).await?,
-        false => old_of_filled_partitions(tx, keys, job_type, before_us, limit).await?,
+        true => old_of_all_partitions(tx, keys, job_type, before_us, limit, behind).await?,
+        false => old_of_filled_partitions(tx, keys, job_type, before_us, limit, behind).await?,
     };
     let mut pruned = 0;
-    for (n, id) in found.iter().enumerate() {
+    for (n, (key, EndedKey { partition, id, .. })) in found.iter().enumerate() {
         if pruned > 0 && !tx.has_room() {
             break;
         }
         if n % PREFETCHED == 0 {
             let next = found[n..].iter().take(PREFETCHED);
-            prefetch(tx, keys, next.map(|id| (job_type, id.as_str()))).await?;
+            prefetch(tx, keys, next.map(|(_, key)| (job_type, key.id.as_str()))).await?;
         }
         pruned += 1;
         let job = read_job(tx, keys, job_type, id).await?;
@@ -91,20 +98,24 @@ pub async fn prune(
         if !matches!(job.place, Place::Ended(_)) {
             return Err(corrupt("ended key", "its job has not ended"));
         }
-        erase(tx, keys, &job)?;
+        match followers::need(tx, keys, &job).await? {
+            Need::No => erase(tx, keys, &job)?,
+            Need::Yes => drop(behind.insert(*partition, successor(key))),
+            Need::Unknown => {}
+        }
     }
     Ok(pruned)
 }
 
-/// The ids of jobs that ended before a time, up to `limit`: one read per partition that has jobs, and one more if some
-/// of them are old.
+/// The rows of jobs that ended before a time, up to `limit`: one read per partition that has jobs, and one more if some of them are old.
 async fn old_of_filled_partitions(
     tx: &Transaction,
     keys: &Keyspace,
     job_type: &str,
     before_us: i64,
     limit: usize,
-) -> Result<Vec<String>> {
+    behind: &Behind,
+) -> Result<Vec<(Bytes, EndedKey)>> {
     let (mut begin, end) = keys.ended(job_type);
     let mut found = Vec::new();
     while found.len() < limit {
@@ -114,9 +125,9 @@ async fn old_of_filled_partitions(
         let (_, old) = old_in(keys, job_type, partition, before_us);
         begin = keys.ended_in(job_type, &(partition..=partition)).1;
         if ended_us < before_us {
-            let id = |key: &Bytes, _: &Bytes| Ok(keys.parse_ended(key)?.id);
-            let ids = reads::list(tx, (key, old), limit - found.len(), id).await?;
-            found.extend(ids);
+            let key = behind.get(&partition).cloned().unwrap_or(key);
+            let read = |key: &Bytes, _: &Bytes| Ok((key.clone(), keys.parse_ended(key)?));
+            found.extend(reads::list(tx, (key, old), limit - found.len(), read).await?);
         }
     }
     Ok(found)
@@ -129,10 +140,12 @@ async fn old_of_all_partitions(
     job_type: &str,
     before_us: i64,
     limit: usize,
-) -> Result<Vec<String>> {
+    behind: &Behind,
+) -> Result<Vec<(Bytes, EndedKey)>> {
     let reads: Vec<RangeRead> = (0..PARTITIONS)
         .map(|partition| {
             let (begin, end) = old_in(keys, job_type, partition, before_us);
+            let begin = behind.get(&partition).cloned().unwrap_or(begin);
             RangeRead { begin, end, limit: limit.min(REMOTE_BATCH), reverse: false }
         })
         .collect();
@@ -140,7 +153,8 @@ async fn old_of_all_partitions(
     let mut found = Vec::new();
     for read in reads {
         for (key, _) in tx.range_with(read, Isolation::Snapshot).await? {
-            found.push(keys.parse_ended(&key)?.id);
+            let ended = keys.parse_ended(&key)?;
+            found.push((key, ended));
         }
         if found.len() >= limit {
             found.truncate(limit);

@@ -110,7 +110,9 @@ async fn the_steps_of_jobs_are_events_in_order() {
     world.run(async |tx, keys| jobs::remove(&tx, &keys, "t", "a").await).await;
     // Retention removes jobs, too.
     world.run(async |tx, keys| jobs::cancel(&tx, &keys, "t", "b", NOW_US + 4).await).await;
-    let pruned = world.run(async |tx, keys| jobs::prune(&tx, &keys, "t", NOW_US + 5, 9).await).await;
+    let pruned = world
+        .run(async |tx, keys| jobs::prune(&tx, &keys, "t", NOW_US + 5, 9, &mut Default::default()).await)
+        .await;
     assert_eq!(pruned, 1);
     assert_eq!(world.words().await, Vec::<String>::new(), "they have no numbers yet");
     world.number(2).await;

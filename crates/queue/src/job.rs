@@ -239,6 +239,8 @@ pub struct Job {
     pub changed_us: i64,
     /// The group of its dependents, if other jobs wait for its end.
     pub awaited: Option<i64>,
+    /// It may have followers ([`crate::followers`]).
+    pub followed: bool,
     /// CANCELLED: why, if its user did not cancel it.
     pub refused: Option<String>,
     /// Its priority, [`MIN_PRIORITY`](crate::MIN_PRIORITY) to [`MAX_PRIORITY`](crate::MAX_PRIORITY): of its tenant's jobs, those with lower numbers run first.

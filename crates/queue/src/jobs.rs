@@ -22,9 +22,9 @@ use crate::transition::{self, move_to, place_from};
 pub use crate::types_with_jobs::types_after;
 use crate::unique_rows::UniqueRow;
 use crate::{
-    Active, Error, Job, Keyspace, Member, NewJob, Result, State, Then, counts, dependencies, events,
-    group_counts, group_row, lifetime_rows, output, read_pieces, read_small_pieces, reads, tags, unique_rows,
-    write_pieces,
+    Active, After, Error, Job, Keyspace, Member, NewJob, Result, State, Then, counts, dependencies, events,
+    followers, group_counts, group_row, lifetime_rows, output, read_pieces, read_small_pieces, reads, tags,
+    unique_rows, write_pieces,
 };
 
 /// Rows that a listing reads per batch; all batches read the same snapshot.
@@ -156,6 +156,7 @@ pub(crate) async fn add_to_run(
     change_in_place(tx, keys, &mut job, new)?;
     set_options(tx, keys, &mut job, &new.options)?;
     dependencies::leave(tx, keys, &mut job).await?;
+    followers::enter(tx, keys, &job).await?;
     let entry = dependencies::enter(tx, keys, &job, &new.after, now_us).await?;
     let Some(run) = job.run_mut() else { return Err(corrupt("job record", "not a run")) };
     run.next.refused = None;
@@ -200,6 +201,7 @@ async fn add_to_waiting(
     }
     set_options(tx, keys, job, &new.options)?;
     lifetime_rows::changed(tx, keys, job, (before, false), now_us, now_us).await?;
+    followers::enter(tx, keys, job).await?;
     if !leaves {
         return Ok(Added::AlreadyWaiting);
     }
@@ -226,6 +228,7 @@ async fn begin(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob, n
     output::clear_result(tx, keys, job)?;
     job.begin(now_us);
     lifetime_rows::await_start(tx, keys, job, new.not_before_us.unwrap_or(now_us), now_us).await?;
+    followers::enter(tx, keys, job).await?;
     let unmet = match dependencies::enter(tx, keys, job, &new.after, now_us).await? {
         Entry::Refused(reason) => {
             events::happened(tx, keys, job, &EventKind::Added, State::Pending, now_us)?;
@@ -259,6 +262,7 @@ fn create(new: &NewJob, now_us: i64) -> Job {
         started_us: None,
         changed_us: now_us,
         awaited: None,
+        followed: false,
         refused: None,
         priority: new.priority.unwrap_or(0),
         sort_key: None,
@@ -580,6 +584,17 @@ pub async fn rerun(
     id: &str,
     now_us: i64,
 ) -> Result<Retried> {
+    rerun_after(tx, keys, (job_type, id), &[], now_us).await
+}
+
+/// The same for a job that waits for these jobs first. It is cancelled again if one of them has ended in a state that is not accepted.
+pub(crate) async fn rerun_after(
+    tx: &Transaction,
+    keys: &Keyspace,
+    (job_type, id): (&str, &str),
+    after: &[After],
+    now_us: i64,
+) -> Result<Retried> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
     // A job that forgets its options has none left to run with.
     let may_run_again =
@@ -594,8 +609,14 @@ pub async fn rerun(
     transition::leave(tx, keys, &job)?;
     job.begin(now_us);
     lifetime_rows::await_start(tx, keys, &mut job, now_us, now_us).await?;
-    transition::enter(tx, keys, &mut job, Place::pending(now_us))?;
-    events::happened(tx, keys, &job, &EventKind::Added, job.state(), now_us)?;
+    followers::enter(tx, keys, &job).await?;
+    match dependencies::enter(tx, keys, &job, after, now_us).await? {
+        Entry::Refused(reason) => refuse(tx, keys, &mut job, &reason, now_us).await?,
+        Entry::WaitsFor(unmet) => {
+            transition::enter(tx, keys, &mut job, place_from(unmet, None, now_us))?;
+            events::happened(tx, keys, &job, &EventKind::Added, job.state(), now_us)?;
+        }
+    }
     write_job(tx, keys, &job)?;
     Ok(Retried::Now)
 }
@@ -700,6 +721,7 @@ pub(crate) fn erase(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> 
     tags::clear(tx, keys, job)?;
     tx.clear(keys.job(&job.job_type, &job.id))?;
     output::clear(tx, keys, job)?;
+    followers::clear(tx, keys, job)?;
     Ok(tx.clear_range(keys.options(&job.job_type, &job.id))?)
 }
 

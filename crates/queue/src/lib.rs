@@ -12,6 +12,7 @@
 //! - [`unique`]: jobs of which only one may exist at a time for a key.
 //! - [`parking`]: jobs that wait for a change of their source.
 //! - [`dependencies`]: jobs that wait for other jobs to end.
+//! - [`followers`]: jobs that get the results of others; [`rerun_followers`]: those that run again after them.
 //! - [`filters`]: which waiting jobs may start.
 //! - [`selection`]: jobs that meet a condition.
 //! - [`listing`]: the same, newest or oldest first.
@@ -52,6 +53,7 @@ pub mod events;
 pub mod failures;
 pub mod filters;
 pub mod fleets;
+pub mod followers;
 mod format;
 mod group_counts;
 mod group_recount;
@@ -59,6 +61,7 @@ mod group_row;
 pub mod groups;
 pub mod history;
 mod index_row;
+mod input;
 mod job;
 pub mod jobs;
 pub mod keyspace;
@@ -81,6 +84,7 @@ pub mod rates;
 mod reads;
 pub mod reason_class;
 mod record;
+pub mod rerun_followers;
 mod rows;
 pub mod schedules;
 pub mod sealing;
@@ -106,10 +110,12 @@ pub mod webhooks;
 mod worker_row;
 pub mod workers;
 
+pub use after::await_inputs;
 pub use context::{Context, RunKey};
 pub use dependencies::{After, MAX_AFTER};
 pub use error::{Error, Result};
 pub use format::{Copying, Format};
+pub use input::{Input, Inputs, MAX_INPUT_NAME_BYTES, MAX_INPUTS, MAX_INPUTS_BYTES};
 pub use job::{
     Active, Claim, DEFAULT_MAX_HISTORY, Event, EventKind, Job, MAX_REASON_BYTES, Parked, State, Then,
 };

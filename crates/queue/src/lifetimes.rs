@@ -6,7 +6,7 @@
 //! ```text
 //!   add ──▶ ("lifetimes", at, type, id) ──▶ claim: cleared
 //!                                      └──▶ due: the job fails, and is kept as long as it states
-//!   end ──▶ ("lifetimes", at, type, id) ──▶ due: the record is removed
+//!   end ──▶ ("lifetimes", at, type, id) ──▶ due: the record is removed; while its result is needed, a minute later
 //! ```
 //!
 //! A job without such terms costs nothing here. What is stated of a type is read when a job is added; it holds for jobs that are added from then on.
@@ -19,6 +19,7 @@ use bytes::Bytes;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_store::Transaction;
 
+use crate::followers::{self, Need};
 use crate::jobs::{PREFETCHED, erase, prefetch};
 use crate::lifetime_rows::set;
 use crate::place::{End, Place};
@@ -31,6 +32,8 @@ pub const EXPIRED: &str = "expired";
 
 /// How long a job that is due stays out of the queue, in µs. It ends earlier, unless the clock is wrong.
 const SET_ASIDE_US: i64 = 120_000_000;
+/// After how long the record of a job whose result is needed ([`crate::followers`]) is looked at again, in µs.
+const NEEDED_US: i64 = 60_000_000;
 /// The most rows that the end of a job without dependencies writes.
 const MOST_WRITES: usize = 31;
 
@@ -78,7 +81,14 @@ pub async fn settle(tx: &Transaction, keys: &Keyspace, due: &[Due], now_us: i64)
             continue;
         };
         match job.place {
-            Place::Ended(_) => erase(tx, keys, &job)?,
+            Place::Ended(_) => match followers::need(tx, keys, &job).await? {
+                Need::No => erase(tx, keys, &job)?,
+                Need::Yes => {
+                    set(tx, keys, &mut job, Some(now_us.saturating_add(NEEDED_US)))?;
+                    write_job(tx, keys, &job)?;
+                }
+                Need::Unknown => {}
+            },
             // It has started: what it waits for now has no bound.
             Place::Active(_) | Place::Crashing { .. } | Place::Parked { .. } => {
                 set(tx, keys, &mut job, None)?;

@@ -17,6 +17,7 @@ use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::predictive_queue::locks::Requests;
 
 use crate::deadlines::Timeouts;
+use crate::input::Inputs;
 use crate::job::{Event, EventKind, Hidden, Parked, State, Then};
 use crate::lifetime::Lifetime;
 use crate::locks::{Held, Waits};
@@ -95,6 +96,7 @@ record! {
     /// By default, the time of the latest event.
     changed_us: Option<i64>, unless "Option::is_none";
     awaited: Option<i64>, unless "Option::is_none";
+    followed: bool, unless "is_default";
     @spec reasons: Vec<String>, unless "is_empty";
     refused: Option<Cow<'a, str>>, unless "Option::is_none";
     #[serde(rename = "class")]
@@ -111,6 +113,7 @@ record! {
     @spec retry: Retry, unless "Retry::is_none";
     @spec lifetime: Lifetime, unless "Lifetime::is_none";
     @spec unique: Option<Unique>, unless "Option::is_none";
+    @spec inputs: Inputs, unless "is_default";
     unique_key: Option<Cow<'a, Key>>, unless "Option::is_none";
     ended_claim: Option<ShortClaim<'a>>, unless "Option::is_none";
     history: Cow<'a, [Event]>;
@@ -204,6 +207,7 @@ impl<'a> From<&'a Job> for Record<'a> {
         record.started_us = unless(job.started_us, &latest_started(history));
         record.changed_us = unless(Some(job.changed_us), &latest_change(history)).flatten();
         record.awaited = job.awaited;
+        record.followed = job.followed;
         record.refused = job.refused.as_deref().map(Cow::Borrowed);
         record.priority = job.priority;
         record.sort_key = job.sort_key;
@@ -334,6 +338,7 @@ impl TryFrom<Record<'_>> for Job {
             started_us: record.started_us.unwrap_or_else(|| latest_started(&history)),
             changed_us: changed_us.ok_or("it states no time of its last change")?,
             awaited: record.awaited,
+            followed: record.followed,
             refused: record.refused.map(Cow::into_owned),
             priority: record.priority,
             sort_key: record.sort_key,

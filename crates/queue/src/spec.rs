@@ -11,6 +11,7 @@ use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 
 use crate::after::{self, After};
 use crate::error::{Error, Result};
+use crate::input::{self, Inputs};
 use crate::lifetime::Lifetime;
 use crate::locks::MAX_LOCKS_BYTES;
 use crate::member::{Callback, GROUP_TAG, Member, check_group_name};
@@ -74,6 +75,8 @@ pub struct JobSpec {
     pub lifetime: Lifetime,
     /// The key of which it is the only job ([`crate::unique`]).
     pub unique: Option<Unique>,
+    /// The jobs whose results it gets ([`crate::followers`]). It waits for those that are also in [`NewJob::after`].
+    pub inputs: Inputs,
     /// What may be shown to every user who may see the job: a JSON object that never contains a secret.
     pub summary: Box<RawValue>,
     /// Its options are cleared when it ends: they hold passwords, and a client that adds it again has them.
@@ -115,6 +118,7 @@ impl Default for JobSpec {
             retry: Retry::default(),
             lifetime: Lifetime::default(),
             unique: None,
+            inputs: Inputs::new(),
             summary: no_summary(),
             forgets_options: false,
             trace: None,
@@ -283,6 +287,11 @@ impl NewJob {
         self.spec.check()?;
         check_size("options", &self.options, MAX_OPTIONS_BYTES)?;
         after::check(&self.job_type, &self.id, &self.after)?;
+        input::check(&self.job_type, &self.id, &self.inputs)?;
+        for input in self.inputs.values() {
+            check_name("inputs.type", &input.job_type, MAX_TYPE_BYTES)?;
+            check_name("inputs.id", &input.id, MAX_ID_BYTES)?;
+        }
         let on_conflict = self.unique.as_ref().map(|unique| unique.on_conflict);
         if !self.after.is_empty() && matches!(on_conflict, Some(OnConflict::Replace | OnConflict::After)) {
             let problem = "a job that is found keeps its dependencies: with `after`, only `keep` and `reject` are possible";

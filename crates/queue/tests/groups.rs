@@ -31,7 +31,12 @@ fn member(id: &str, group: &str) -> NewJob {
 
 fn new(name: &str, callbacks: &[On]) -> NewGroup {
     let callback = |on: &On| {
-        let template = Template { job_type: "after".to_owned(), spec: JobSpec::default(), priority: None };
+        let template = Template {
+            job_type: "after".to_owned(),
+            spec: JobSpec::default(),
+            priority: None,
+            states_locks: true,
+        };
         (*on, CallbackJob { template, options: json(r#"{"secret":"s"}"#) })
     };
     NewGroup { callbacks: callbacks.iter().map(callback).collect(), ..NewGroup::new(TENANT, name) }

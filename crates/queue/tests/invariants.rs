@@ -107,7 +107,7 @@ impl Walk {
                 jobs::cancel(tx, keys, T, id, now_us).await?;
             }
             16 if self.rng.random_bool(0.2) => {
-                jobs::prune(tx, keys, T, now_us - 10, 2).await?;
+                jobs::prune(tx, keys, T, now_us - 10, 2, &mut Default::default()).await?;
             }
             16 => jobs::restart(tx, keys, T, id).await?,
             17 => jobs::remove(tx, keys, T, id).await?,

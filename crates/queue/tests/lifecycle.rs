@@ -385,7 +385,9 @@ async fn only_jobs_that_ended_long_ago_are_pruned() {
     // The job runs again: its first end is no reason to prune it.
     world.add(&new("a"), 20).await;
     let prune = async |before_us, limit| {
-        world.run(async |tx, keys| jobs::prune(tx, keys, T, before_us, limit).await).await
+        world
+            .run(async |tx, keys| jobs::prune(tx, keys, T, before_us, limit, &mut Default::default()).await)
+            .await
     };
     assert_eq!(prune(13, 1).await, 1);
     assert_eq!(prune(13, 10).await, 1);

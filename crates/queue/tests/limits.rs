@@ -121,8 +121,9 @@ impl World {
     async fn add(&self, new: &NewJob) -> Added {
         let mut from = 0;
         while from < new.after.len() {
-            let announced =
-                async |tx: &Transaction| dependencies::announce(tx, &self.keys, &new.after, from, 5).await;
+            let announced = async |tx: &Transaction| {
+                dependencies::announce(tx, &self.keys, (&new.after, &new.inputs), from, 5).await
+            };
             from = self.fits("announce", announced).await;
         }
         self.fits("add", async |tx| jobs::add(tx, &self.keys, new, 5).await).await
@@ -458,7 +459,11 @@ async fn batches_take_as_many_as_fit() {
             let id = format!("l{n:03}");
             world.lay(async |tx| jobs::cancel(tx, keys, T, &id, 20).await).await;
         }
-        while world.fits("prune", async |tx| jobs::prune(tx, keys, T, 30, 1_000).await).await > 0 {}
+        while world
+            .fits("prune", async |tx| jobs::prune(tx, keys, T, 30, 1_000, &mut Default::default()).await)
+            .await
+            > 0
+        {}
         assert_eq!(world.count("l", State::Cancelled).await, 0);
         world.there([fat("p")]).await;
         let claim = world.start("w", "p").await;

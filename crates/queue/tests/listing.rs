@@ -378,7 +378,13 @@ async fn retention_removes_the_old_jobs_of_all_partitions() {
         .collect();
     for job_type in [T, OTHER] {
         // In batches of any size, and nothing but old jobs.
-        while world.run(async |tx, keys| jobs::prune(tx, keys, job_type, middle_us, 7).await).await > 0 {}
+        while world
+            .run(async |tx, keys| {
+                jobs::prune(tx, keys, job_type, middle_us, 7, &mut Default::default()).await
+            })
+            .await
+            > 0
+        {}
     }
     let left = world.all().await;
     assert!(ended(&left) > 10);

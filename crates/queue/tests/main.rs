@@ -8,6 +8,7 @@ mod dependencies;
 mod edit;
 mod filters;
 mod groups;
+mod inputs;
 mod invariants;
 mod lifecycle;
 mod lifetimes;

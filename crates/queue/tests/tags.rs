@@ -88,7 +88,10 @@ async fn the_rows_of_a_jobs_tags_follow_it_from_its_add_to_its_removal() {
     world.add(&new("b", "acme", "eu")).await;
     let claim = world.claim("b").await;
     world.end("b", &claim).await;
-    assert_eq!(world.run(async |tx, keys| jobs::prune(tx, keys, T, 8, 10).await).await, 1);
+    assert_eq!(
+        world.run(async |tx, keys| jobs::prune(tx, keys, T, 8, 10, &mut Default::default()).await).await,
+        1
+    );
     world.add(&new("c", "acme", "eu")).await;
     let claim = world.claim("c").await;
     world.run(async |tx, keys| jobs::remove(tx, keys, T, "c").await).await;

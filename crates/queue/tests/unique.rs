@@ -197,7 +197,7 @@ async fn for_a_period_no_other_is_added_whatever_becomes_of_the_job() {
     let claim = world.claim("a", 20).await;
     world.end("a", &claim, Ending::completed(json("1")), 30).await;
     assert_eq!(world.found(&period("b"), 40).await, kept("a"));
-    world.run(async |tx, keys| jobs::prune(tx, keys, T, 31, 10).await).await;
+    world.run(async |tx, keys| jobs::prune(tx, keys, T, 31, 10, &mut Default::default()).await).await;
     assert!(world.find("a").await.is_none());
     assert_eq!(world.found(&period("b"), 109).await, kept("a"));
     assert_eq!(world.found(&period("a"), 109).await, kept("a"), "also under its own id");

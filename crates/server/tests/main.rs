@@ -53,6 +53,7 @@ mod v1_errors;
 mod v1_events;
 mod v1_filters;
 mod v1_groups;
+mod v1_inputs;
 mod v1_jobs;
 mod v1_lists;
 mod v1_lock_list;

@@ -36,7 +36,8 @@ pub fn some(rng: &SeededRng, plan: &Plan, open: &[GroupKey]) -> NewGroup {
     let tenant = plan.tenant(rng);
     let callback = |on: On| {
         let spec = JobSpec { tenant: tenant.clone(), ..JobSpec::default() };
-        let template = Template { job_type: rng.choose(&plan.types).clone(), spec, priority: None };
+        let template =
+            Template { job_type: rng.choose(&plan.types).clone(), spec, priority: None, states_locks: true };
         (on, CallbackJob { template, options: Script::long(rng.below(RUN_MS)).options(rng) })
     };
     let parents: Vec<&GroupKey> = open.iter().filter(|(of, _)| *of == tenant).collect();

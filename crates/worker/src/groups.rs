@@ -87,11 +87,11 @@ impl Groups {
             let marked = self.store.transact(read).await?;
             for mark in &marked {
                 let of = (mark.tenant.clone(), mark.name.clone());
-                if seen.get(&of) != Some(mark) {
-                    if let Err(error) = self.settle(mark).await {
-                        failed = Some(error);
-                        continue;
-                    }
+                if seen.get(&of) != Some(mark)
+                    && let Err(error) = self.settle(mark).await
+                {
+                    failed = Some(error);
+                    continue;
                 }
                 now.insert(of, mark.clone());
             }

@@ -1,9 +1,11 @@
 //! Removes the records of jobs that ended long ago, of all types, a bounded number at a time. A type may state how long its records are kept.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
+use turnwise_queue::ended::Behind;
 use turnwise_queue::{Keyspace, Result, jobs, types};
 use turnwise_store::{Error, Store};
 
@@ -101,7 +103,8 @@ impl Retention {
                 let stated = types::stated(&tx, keys, &job_type).await?;
                 let kept_us = stated.and_then(|stated| stated.terms.lifetime.keep_us);
                 let before_us = kept_us.map_or(before_us, |kept_us| now_us.saturating_sub(kept_us));
-                let pruned = jobs::prune(&tx, keys, &job_type, before_us, BATCH).await?;
+                let behind = round.behind.entry(job_type.clone()).or_default();
+                let pruned = jobs::prune(&tx, keys, &job_type, before_us, BATCH, behind).await?;
                 match tx.commit().await {
                     Ok(_) => {
                         removed += pruned;
@@ -111,25 +114,34 @@ impl Retention {
                     Err(Error::Conflict) => {}
                     Err(error) => return Err(error.into()),
                 }
+                if behind.is_empty() {
+                    round.behind.remove(&job_type);
+                }
                 round.after = Some(job_type);
                 if removed >= MAX_PER_PASS {
                     return Ok(true);
                 }
             }
             // If a round has removed jobs, there may be more.
-            if is_last && !std::mem::take(round).removed {
-                return Ok(false);
+            if is_last {
+                round.after = None;
+                if !std::mem::take(&mut round.removed) {
+                    round.behind.clear();
+                    return Ok(false);
+                }
             }
         }
         Ok(true)
     }
 }
 
-/// One round over all types, which may take several passes.
+/// Rounds over all types, which may take several passes, until one has removed nothing.
 #[derive(Default)]
 struct Round {
     /// The last type that was processed.
     after: Option<String>,
+    /// How far they have come behind records that must stay, by type.
+    behind: BTreeMap<String, Behind>,
     /// Whether the round has removed any job.
     removed: bool,
 }

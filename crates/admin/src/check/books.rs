@@ -270,7 +270,10 @@ impl<'a> Books<'a> {
                 self.groups.entry((tenant.clone(), name.clone())).or_default().add(&row, value);
             }
             // These rows are few compared with jobs, or soon cleared.
-            Row::After(job, _) | Row::Dependent(job, _, _) | Row::Unwatched(job, _) => self.flag(of_job(job)),
+            Row::After(job, _)
+            | Row::Dependent(job, _, _)
+            | Row::Follower(job, _)
+            | Row::Unwatched(job, _) => self.flag(of_job(job)),
             Row::Worker(worker, _) => {
                 self.types.insert(worker.0.clone());
                 self.workers.insert(worker.clone());

@@ -161,6 +161,9 @@ impl Examiner {
         for (after, value) in range(tx, keys.after(&key.0, &key.1), MAX_AFTER).await? {
             let _ = Row::parse(keys, &after).map(|row| rows.add(row, &value));
         }
+        for (follower, value) in range(tx, keys.followers(&key.0, &key.1), 1).await? {
+            let _ = Row::parse(keys, &follower).map(|row| rows.add(row, &value));
+        }
         let mut findings = Vec::new();
         for awaited in rows.after.clone() {
             let (on, group) = &awaited;

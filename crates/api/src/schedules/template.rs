@@ -73,6 +73,7 @@ impl Wanted<'_> {
             ("not_before_us", job.not_before_us.is_some()),
             ("after", !job.after.is_empty()),
             ("count", job.count.is_some() || job.at_once.is_some()),
+            ("inputs", !job.inputs.is_empty()),
             ("if_exists", job.if_exists != IfExists::Keep),
         ] {
             if is_stated {

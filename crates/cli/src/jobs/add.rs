@@ -1,5 +1,6 @@
 //! `turnwise jobs add`.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use clap::builder::PossibleValue;
 use serde_json::value::RawValue;
 use turnwise_client::protocol::names::{check_id, check_type};
 use turnwise_client::protocol::{
-    After, End, MAX_ADDED, MAX_BATCH_BODY_BYTES, MAX_OPTIONS_BYTES, OnLost, Otherwise,
+    AddJobs, After, End, Input, MAX_ADDED, MAX_BATCH_BODY_BYTES, MAX_OPTIONS_BYTES, OnLost, Otherwise,
 };
 use turnwise_client::{
     AddJob, Added, AddedJob, FoundDid, IfExists, Locks, NewJob, OnConflict, Unique, UniqueMode, UniqueWithin,
@@ -32,7 +33,9 @@ Examples:
   id=$(turnwise jobs add mail --options @mail.json --delay 15m --max-attempts 5)
   turnwise jobs add command --options '{\"argv\":[\"date\"]}'
   turnwise jobs add mail --after report/july --after report/august
+  turnwise jobs add load --input rows=extract/7
   turnwise jobs add mail --many jobs.jsonl
+  turnwise jobs add etl --many graph.jsonl --whole
   turnwise jobs add index --options '{\"shop\":7}' --unique while_waiting
   turnwise jobs add render --id film-7 --count 1000 --at-once 50
 
@@ -40,8 +43,9 @@ The command prints the ids of the jobs, one per line. If a job with the id exist
 with ids. If another job has the unique key, its id is printed.
 
 Each line of a file for --many is an object with any of id, options, summary, tenant, user, task, tags, delay_ms, not_before_us, \
-max_attempts, backoff, jitter, on_lost, max_snoozes, timeout_ms, heartbeat_timeout_ms, start_within_ms, keep_ms, after, locks, reason, priority, unique, group and if_exists. Each request adds up to 1,000 \
-lines, all or none.")]
+max_attempts, backoff, jitter, on_lost, max_snoozes, timeout_ms, heartbeat_timeout_ms, start_within_ms, keep_ms, after, inputs, locks, reason, priority, unique, group and if_exists. Each request adds up to 1,000 \
+lines, all or none. With --whole, one request adds all lines; a line may also have a type and a name, and others refer to \
+it: {\"type\":\"load\",\"inputs\":{\"rows\":{\"name\":\"extract\"}},\"after\":[{\"name\":\"check\"}]}.")]
 pub(crate) struct Args {
     /// The type of the job, which decides the workers that run it
     #[arg(value_name = "TYPE")]
@@ -103,6 +107,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "WHAT", default_value = "cancel", requires = "after")]
     #[arg(value_parser = words::<Otherwise>(otherwise()))]
     otherwise: Otherwise,
+    /// The result of another job that the job gets under this name, as in rows=extract/7; it is a dependency. May be given several times
+    #[arg(long, value_name = "NAME=TYPE/ID")]
+    input: Vec<String>,
     /// What the job locks while it runs: JSON, for example {"node": {"exclusive": ["n1"]}}. By default, the server's catalogue decides
     #[arg(long, value_name = "JSON|@FILE|-")]
     locks: Option<String>,
@@ -155,6 +162,9 @@ pub(crate) struct Args {
     /// Add a job for each line of this file (- for stdin)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["id", "options", "summary", "locks"])]
     many: Option<PathBuf>,
+    /// Add all lines of --many in one transaction, or none: a graph of jobs, which may refer to each other by names
+    #[arg(long, requires = "many")]
+    whole: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -219,6 +229,7 @@ fn defaults(args: &Args) -> anyhow::Result<AddJob> {
         reason: args.reason.clone(),
         priority: args.priority,
         after: args.after.iter().map(|name| after_job(args, name)).collect::<anyhow::Result<_>>()?,
+        inputs: args.input.iter().map(|input| wanted(input)).collect::<anyhow::Result<_>>()?,
         unique: unique(args)?,
         group: args.group.clone(),
         if_exists: if args.again { IfExists::Again } else { IfExists::Keep },
@@ -240,6 +251,15 @@ fn unique(args: &Args) -> anyhow::Result<Option<Unique>> {
     }))
 }
 
+/// Parses an `--input`.
+fn wanted(input: &str) -> anyhow::Result<(String, Input)> {
+    let parts = input.split_once('=').filter(|(_, job)| job.contains('/'));
+    let (name, job) = parts.with_context(|| {
+        format!("--input: expected a name, and the type and the id of a job, as rows={input}")
+    })?;
+    Ok((name.to_owned(), Input { job: Some(job.to_owned()), name: None }))
+}
+
 /// Parses a dependency of `--after`.
 fn after_job(args: &Args, name: &str) -> anyhow::Result<After> {
     let (job_type, id) = name
@@ -248,7 +268,8 @@ fn after_job(args: &Args, name: &str) -> anyhow::Result<After> {
     check_type(job_type).context("--after")?;
     check_id(id).context("--after")?;
     let (job_type, id) = (Some(job_type.to_owned()), id.to_owned());
-    Ok(After { job_type, id, accepted: args.accept.clone(), otherwise: args.otherwise })
+    let (accepted, otherwise) = (args.accept.clone(), args.otherwise);
+    Ok(After { job_type, id, name: None, accepted, otherwise })
 }
 
 fn print(added: &AddedJob) {
@@ -315,14 +336,21 @@ async fn add_many(args: &Args, file: &Path) -> Result<(), Failure> {
             let error = error.context(format!("line {} of {}", lines.number, file.display()));
             stopped(error, added)
         })?;
-        if batch.jobs.len() == MAX_ADDED || batch.bytes + line.len() > MAX_BATCH_BYTES {
-            added += batch.send(&client).await.map_err(|failure| after(failure, added))?;
+        let is_full = batch.jobs.len() == MAX_ADDED || batch.bytes + line.len() > MAX_BATCH_BYTES;
+        if is_full && args.whole {
+            let most = MAX_BATCH_BYTES >> 20;
+            return Err(Failure::Usage(anyhow!(
+                "--whole: one request has at most {MAX_ADDED} jobs, and {most} MB; nothing was added"
+            )));
+        }
+        if is_full {
+            added += batch.send(&client, args.whole).await.map_err(|failure| after(failure, added))?;
         }
         batch.bytes += line.len();
         batch.jobs.push(job);
         batch.lines.push(lines.number);
     }
-    added += batch.send(&client).await.map_err(|failure| after(failure, added))?;
+    added += batch.send(&client, args.whole).await.map_err(|failure| after(failure, added))?;
     if batch.known > 0 {
         let what =
             if args.again { "have the new options now" } else { "are unchanged; --again runs them again" };
@@ -343,14 +371,18 @@ struct Batch {
 }
 
 impl Batch {
-    async fn send(&mut self, client: &turnwise_client::Client) -> Result<usize, Failure> {
+    async fn send(&mut self, client: &turnwise_client::Client, whole: bool) -> Result<usize, Failure> {
         self.bytes = 0;
         let jobs = std::mem::take(&mut self.jobs);
         let lines = std::mem::take(&mut self.lines);
         if jobs.is_empty() {
             return Ok(0);
         }
-        let added = client.add_many(jobs).await.map_err(|error| at_line(error, &lines))?;
+        let added = match whole {
+            true => client.add_together(AddJobs { jobs, groups: Vec::new(), whole: true }).await,
+            false => client.add_many(jobs).await,
+        };
+        let added = added.map_err(|error| at_line(error, &lines))?;
         for AddedJob { id, added, .. } in &added {
             // Also if the pipe is closed: the reader of the ids does not know how many jobs were added.
             crate::output::write_line(format_args!("{id}")).with_context(|| {
@@ -408,8 +440,35 @@ impl Lines {
     }
 }
 
+/// The members of a line that only a graph has.
+#[derive(serde::Deserialize)]
+struct OfGraph {
+    #[serde(rename = "type")]
+    job_type: Option<String>,
+    name: Option<String>,
+}
+
+/// The job of a line of a graph, without what [`job`] reads, and the rest of the line.
+fn of_graph(line: &str) -> Option<(OfGraph, String)> {
+    let of_graph = serde_json::from_str(line).ok()?;
+    let mut rest: BTreeMap<String, Box<RawValue>> = serde_json::from_str(line).ok()?;
+    rest.remove("type");
+    rest.remove("name");
+    Some((of_graph, serde_json::to_string(&rest).ok()?))
+}
+
 /// The job of a line, completed with values from the arguments.
 fn job(args: &Args, line: &str) -> anyhow::Result<NewJob> {
+    if args.whole
+        && let Some((OfGraph { job_type, name }, rest)) = of_graph(line)
+    {
+        let job_type = job_type.unwrap_or_else(|| args.job_type.clone());
+        return Ok(NewJob { job_type, name, ..one_job(args, &rest)? });
+    }
+    one_job(args, line)
+}
+
+fn one_job(args: &Args, line: &str) -> anyhow::Result<NewJob> {
     // Errors state only the position, because the line may hold secrets.
     let turnwise_client::protocol::Object(job) = serde_json::from_str::<
         turnwise_client::protocol::Object<AddJob>,

@@ -61,6 +61,7 @@ Examples:
   turnwise jobs retry replication                           # after a server has come back
   turnwise jobs retry replication --tenant high/_replicator
   turnwise jobs retry mail mail-17
+  turnwise jobs retry extract 7 --with-dependents           # the graph from here
   turnwise jobs retry mail --state failed                   # run all failed jobs again
   turnwise jobs retry --tenant acme --state cancelled
   turnwise jobs retry --where 'state = failed and reason ~ timeout and ended_age < 2d'")]
@@ -144,6 +145,9 @@ pub(crate) struct RetryArgs {
     job_type: Option<String>,
     /// The job's id; without it, all jobs of the type in the state
     id: Option<String>,
+    /// Also the jobs that were cancelled because of its end, and those after them: they wait again for what they waited for
+    #[arg(long, alias = "with-dependants", requires = "id", conflicts_with = "condition")]
+    with_dependents: bool,
     /// Only jobs of this tenant
     #[arg(long, conflicts_with_all = ["id", "condition"])]
     tenant: Option<String>,
@@ -219,13 +223,30 @@ async fn cancel(ChangeArgs { job_type, id, many, server }: ChangeArgs) -> Result
     Ok(())
 }
 
-async fn retry(RetryArgs { job_type, id, tenant, state, many, server }: RetryArgs) -> Result<(), Failure> {
+async fn retry(args: RetryArgs) -> Result<(), Failure> {
+    let RetryArgs { job_type, id, with_dependents, tenant, state, many, server } = args;
     if let (Some(job_type), Some(id)) = (&job_type, &id) {
         many.is_given()?;
-        let retried = server.client()?.retry(job_type, id).await?;
+        let client = server.client()?;
+        let retried = match with_dependents {
+            true => client.retry_with_dependents(job_type, id).await?,
+            false => client.retry(job_type, id).await?,
+        };
+        let dependents = retried.dependents.unwrap_or(0);
+        if with_dependents {
+            tell!("{dependents} jobs that were cancelled because of it wait again");
+        }
+        if let Some(refused) = retried.refused.filter(|refused| *refused > 0) {
+            tell!(
+                "{refused} do not: another job has their unique key, what they waited for was removed, or you may not run them"
+            );
+        }
+        if retried.more == Some(true) {
+            tell!("there are more: retry the last ones with --with-dependents, too");
+        }
         // After a repeated retry, the job is already pending.
-        if retried.retried || retried.state == State::Pending {
-            say!("pending");
+        if retried.retried || retried.state == State::Pending || dependents > 0 {
+            say!("{}", retried.state.as_str());
             return Ok(());
         }
         let hint = match retried.state {

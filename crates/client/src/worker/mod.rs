@@ -12,6 +12,7 @@
 //! the servers share the store.
 
 mod ends;
+mod input;
 mod lock;
 mod run;
 

@@ -50,6 +50,8 @@ pub struct JobRows {
     pub after: BTreeSet<(JobKey, i64)>,
     /// The reverse rows of its dependencies.
     pub back: BTreeSet<(JobKey, i64)>,
+    /// Its followers.
+    pub followers: BTreeSet<JobKey>,
 }
 
 impl JobRows {
@@ -58,7 +60,7 @@ impl JobRows {
         let of_place = self.places.len() + self.tags.len() + self.parked.len() + self.unwatched.len();
         let of_values = self.pieces.len() + self.output.len();
         let of_run = self.locks.len() + self.queued.len() + self.buckets.len() + self.deadlines.len();
-        let of_place = of_place + self.lifetimes.len() + self.unique.len();
+        let of_place = of_place + self.lifetimes.len() + self.unique.len() + self.followers.len();
         self.raw.is_none() && of_place + of_values + of_run + self.after.len() + self.back.len() == 0
     }
 
@@ -116,6 +118,7 @@ impl JobRows {
                 self.after.insert((on, row.group));
             }
             Row::Dependent(_, on, group) => drop(self.back.insert((on, group))),
+            Row::Follower(_, follower) => drop(self.followers.insert(follower)),
             _ => {}
         }
         Ok(())
@@ -222,6 +225,10 @@ pub fn check_job(
         let problem = format!("it is {state:?}, and still names a group of dependents");
         found(Invariant::WaitsFor, &record_key, problem);
     }
+    if let Some(follower) = rows.followers.first().filter(|_| !job.followed) {
+        let row = keys.follower((&key.0, &key.1), &follower.0, &follower.1);
+        found(Invariant::FollowerKnown, &row, "the record states that it has no followers".to_owned());
+    }
     if let Some(problem) = job.wrong_key() {
         found(Invariant::UniqueAgrees, &record_key, problem.to_owned());
     }
@@ -306,6 +313,9 @@ fn check_orphans(
     let pieces = rows.pieces.keys().map(|n| (Invariant::Owned, keys.options_piece(&key.0, &key.1, *n)));
     let output = rows.output.keys().map(|(kind, n)| (Invariant::Owned, output_row(keys, key, kind, *n)));
     let dependencies = dependency_rows(keys, key, rows).into_iter().map(|row| (Invariant::WaitsFor, row));
+    let followers = rows.followers.iter();
+    let followers = followers.map(|one| keys.follower((&key.0, &key.1), &one.0, &one.1));
+    let dependencies = dependencies.chain(followers.map(|row| (Invariant::FollowerKnown, row)));
     for (invariant, row) in
         present(keys, key, rows).into_iter().chain(pieces).chain(output).chain(dependencies)
     {

@@ -51,6 +51,8 @@ pub enum Row {
     After(JobKey, JobKey),
     /// The reverse: the job that waits, the job that it waits for, and the group.
     Dependent(JobKey, JobKey, i64),
+    /// A follower of a job: the job, and the one that follows it.
+    Follower(JobKey, JobKey),
     /// A group whose dependents are not all updated yet: the job that ended, and the group.
     Unsettled(JobKey, i64),
     /// A job filter, and its name.
@@ -215,6 +217,7 @@ impl Row {
             ("deadlines", 4) => Row::Deadline(pair(2, 3)?, number(1)?),
             ("after", 5) => Row::After(pair(1, 2)?, pair(3, 4)?),
             ("dependents", 6) => Row::Dependent(pair(4, 5)?, pair(1, 2)?, number(3)?),
+            ("followers", 5) => Row::Follower(pair(1, 2)?, pair(3, 4)?),
             ("unsettled", 4) => Row::Unsettled(pair(1, 2)?, number(3)?),
             ("filters", 2) => Row::Filter(text(1)?),
             ("waiting", 3) => Row::Waiting(text(1)?, text(2)?),
@@ -321,6 +324,7 @@ impl Row {
             | Row::Lifetime(job, _)
             | Row::Deadline(job, _)
             | Row::After(job, _)
+            | Row::Follower(job, _)
             | Row::Dependent(job, _, _) => Some(job),
             _ => None,
         }

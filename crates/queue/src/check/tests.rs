@@ -52,6 +52,7 @@ fn every_key_of_the_keyspace_has_a_meaning() {
         (keys.bucket_holder(&filter, "t", "i"), Row::InBucket(job(), filter.clone())),
         (keys.bucket_guard(255), Row::Other),
         (keys.after_guard(), Row::Other),
+        (keys.follower(("t", "i"), "u", "j"), Row::Follower(job(), ("u".into(), "j".into()))),
         (keys.unmarked_entry(&Bucket::Reason("r".into())), Row::Unmarked(Bucket::Reason("r".into()))),
         (keys.roomy_entry("t", &filter), Row::Roomy("t".into(), filter.clone())),
         (keys.roomy_at("t", 5, "f\nk"), Row::Roomy("t".into(), Bucket::Rate("f\nk".into()))),

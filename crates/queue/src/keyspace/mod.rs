@@ -26,6 +26,7 @@
 //! | `("after", type, id, on_type, on_id)` | one dependency, and which of its end states are accepted (JSON) | with the record |
 //! | `("dependents", on_type, on_id, group, type, id)` | empty; the reverse of the row above | with the row above |
 //! | `("unsettled", on_type, on_id, group)` | how it ended (JSON); some dependents of the group are not updated yet | the transaction that ends it |
+//! | `("followers", on_type, on_id, type, id)` | empty, or what the job waited for (JSON): it gets the other's result, or was cancelled because of its end ([`crate::followers`]) | with the record, or an end |
 //! | `("after_guard")` | the job whose dependencies were last searched for a cycle (JSON): these adds conflict here | with the dependencies |
 //! | `("unsettled_wake")` | versionstamp (10 bytes), set whenever such a row or a row `("unmarked", …)` is added | with that row |
 //! | `("bulk", id)` | one change to all jobs that meet a condition, and how far it is ([`crate::bulk`]) | the node that makes it |

@@ -144,6 +144,10 @@ keys! {
         ("dependents", on.0, on.1, group, job_type, id);
     /// The dependents of a job that are in one group.
     range dependents(on: (&str, &str), group: i64) = ("dependents", on.0, on.1, group);
+    /// The row of one follower of a job.
+    key follower(on: (&str, &str), job_type: &str, id: &str) = ("followers", on.0, on.1, job_type, id);
+    /// The followers of a job, by type and id.
+    range followers(job_type: &str, id: &str) = ("followers", job_type, id);
     /// The row of a group whose dependents are not all updated yet.
     key unsettled_entry(on: (&str, &str), group: i64) = ("unsettled", on.0, on.1, group);
     /// All groups whose dependents are not all updated yet.
@@ -486,6 +490,8 @@ parsers! {
     parse_after(_, _, _; on_type: String, on_id: String);
     /// Type and id of the dependent that a key of [`Keyspace::dependents`] names.
     parse_dependents(_, _, _, _; job_type: String, id: String);
+    /// Type and id of the follower that a key of [`Keyspace::followers`] names.
+    parse_follower(_, _, _; job_type: String, id: String);
     /// Type, id and group of a key of [`Keyspace::unsettled`].
     parse_unsettled(_; on_type: String, on_id: String, group: i64);
     /// The name of a key of [`Keyspace::filters`].

@@ -136,7 +136,11 @@ mod tests {
 
     #[test]
     fn an_error_that_a_user_can_fix_says_how() {
-        let told = [(1031, "is it running, and have its disks room?"), (1038, "unlocks it"), (2107, "FDB_TLS_CA_FILE")];
+        let told = [
+            (1031, "is it running, and have its disks room?"),
+            (1038, "unlocks it"),
+            (2107, "FDB_TLS_CA_FILE"),
+        ];
         for (code, advice) in told {
             let line = read(code).to_string();
             assert!(line.contains(advice) && line.contains("fdb.cluster"), "{line}");

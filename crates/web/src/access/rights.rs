@@ -115,6 +115,7 @@ pub const V1: &[(&str, &str, Right)] = &[
     ("POST", "/v1/workers/{type}/{worker}/jobs/{id}/fail", Work),
     ("POST", "/v1/workers/{type}/{worker}/jobs/{id}/snooze", Work),
     ("POST", "/v1/workers/{type}/{worker}/jobs/{id}/release", Work),
+    ("GET", "/v1/workers/{type}/{worker}/jobs/{id}/inputs/{input}", Work),
     ("POST", "/v1/workers/{type}/{worker}/jobs/{id}/locks", Work),
     ("DELETE", "/v1/workers/{type}/{worker}/jobs/{id}/locks", Work),
     ("GET", "/v1/users", Administer),
