@@ -14,7 +14,9 @@ use crate::{bench, peers};
 const PEERS: &str = "../shared/peers";
 /// The longest time from the start of the server until it responds.
 const READY: Duration = Duration::from_secs(120);
-/// The time between two checks of that.
+/// The free space below which the server may accept no writes, in kB: transactions then only time out.
+const NEEDED_KB: u64 = 6_000_000;
+/// The time between two checks of whether it responds.
 const CHECK: Duration = Duration::from_millis(100);
 
 /// The program that starts FoundationDB. It need not exist.
@@ -54,6 +56,20 @@ pub fn client_to_build_with() -> std::result::Result<Option<PathBuf>, Failure> {
     Ok(Some(client))
 }
 
+fn check_space(folder: &Path) -> Result {
+    let output = Command::new("df").args(["-k", "--output=avail"]).arg(folder).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    match text.lines().nth(1).and_then(|free| free.trim().parse::<u64>().ok()) {
+        Some(free) if free < NEEDED_KB => Err(Failure::new(format!(
+            "FoundationDB accepts no writes on a disk that is nearly full: {} has {} MB of free space, and needs {}",
+            folder.display(),
+            free / 1_000,
+            NEEDED_KB / 1_000
+        ))),
+        _ => Ok(()),
+    }
+}
+
 fn folder() -> PathBuf {
     bench::target().join("foundationdb")
 }
@@ -81,6 +97,7 @@ impl Server {
         let failed =
             |what: &str, error: std::io::Error| Failure::new(format!("FoundationDB: {what}: {error}"));
         let folder = std::path::absolute(folder()).map_err(|error| failed("its folder", error))?;
+        check_space(&folder)?;
         for old in ["data", "logs"] {
             let _ = fs::remove_dir_all(folder.join(old));
         }
