@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use turnwise_protocol::{
-    CalledJob, CalledOn, Group, GroupCounts, GroupState, Groups, IfExists, JobCallback, MAX_ARRAY,
-    MAX_BATCH_BODY_BYTES, MAX_NEW_GROUPS, NewGroup, NewJob, Nothing, RemovedGroup, codes, names,
+    CalledJob, Group, GroupState, Groups, IfExists, MAX_ARRAY, MAX_BATCH_BODY_BYTES, MAX_NEW_GROUPS,
+    NewGroup, NewJob, Nothing, RemovedGroup, codes, names,
 };
 use turnwise_queue::groups::{
     self as rows, CallbackJob, Created, GroupEnd, MAX_GROUPS_OF_TENANT, On, Removed,
@@ -28,7 +28,7 @@ use super::extract::{Call, Names, Params, Shown};
 use super::list::{check_limit, default_limit};
 use super::position_text;
 use super::responses::{BadBody, Common};
-use super::view::{ms, same};
+use super::view::{ms, same, shown_counts, shown_on};
 
 /// Number of groups that one read of a list reads.
 const BATCH: usize = 500;
@@ -504,19 +504,4 @@ async fn shown(app: &App, tx: &Transaction, group: rows::Group) -> Result<Group>
         by: group.by.as_deref().map(shown_owner),
         created_us: group.created_us,
     })
-}
-
-fn shown_on(on: On) -> CalledOn {
-    same!(on, On => CalledOn: Complete Success FirstFailure)
-}
-
-fn shown_counts(counts: rows::GroupCounts) -> GroupCounts {
-    let rows::GroupCounts { open, completed, failed, cancelled, removed, failures } = counts;
-    GroupCounts { total: counts.total(), open, completed, failed, cancelled, removed, failures }
-}
-
-/// Which group has added a job.
-pub(super) fn shown_callback(callback: rows::Callback) -> JobCallback {
-    let rows::Callback { group, on, counts } = callback;
-    JobCallback { group, on: shown_on(on), counts: shown_counts(counts) }
 }

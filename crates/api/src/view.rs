@@ -3,8 +3,10 @@
 use serde_json::value::RawValue;
 use turnwise_policy::backoff::{OnLost, Waits};
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
-use turnwise_protocol::{self as api, MAX_SHOWN_OPTIONS_BYTES, OnLost as ApiOnLost};
-use turnwise_queue::groups::GROUP_TAG;
+use turnwise_protocol::{
+    self as api, CalledOn, GroupCounts, JobCallback, MAX_SHOWN_OPTIONS_BYTES, OnLost as ApiOnLost,
+};
+use turnwise_queue::groups::{self, GROUP_TAG, On};
 use turnwise_queue::output::{self, KeptError};
 use turnwise_queue::{EventKind, Job, State, jobs, secrets, types};
 use turnwise_store::Transaction;
@@ -15,7 +17,7 @@ pub(super) use turnwise_explain::{limited, state, waits_for_time};
 use super::app::App;
 use super::builtin_types;
 use super::error::Result;
-use super::{groups, inputs, unique};
+use super::{inputs, unique};
 
 /// A variant of one enum as that of another one with the same name. The compiler checks that all variants are named.
 macro_rules! same {
@@ -112,7 +114,7 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
             fired_at_us: from.fired_us,
         }),
         group: job.spec.group.map(|group| api::JobGroup { name: group.name, index: group.index }),
-        callback: job.spec.callback.map(groups::shown_callback),
+        callback: job.spec.callback.map(shown_callback),
         unique_held: job.unique_key.as_ref().filter(|key| key.until_us.is_none()).map(|key| key.held),
         unique_until_us: job.unique_key.and_then(|key| key.until_us),
         unique: job.spec.unique.map(unique::shown),
@@ -213,4 +215,21 @@ pub(super) fn on_lost(on_lost: ApiOnLost) -> OnLost {
 /// What a row states of a lost worker.
 pub(super) fn shown_on_lost(on_lost: OnLost) -> ApiOnLost {
     same!(on_lost, OnLost => ApiOnLost: Count Requeue)
+}
+
+/// What a callback is about.
+pub(super) fn shown_on(on: On) -> CalledOn {
+    same!(on, On => CalledOn: Complete Success FirstFailure)
+}
+
+/// The counts of a group.
+pub(super) fn shown_counts(counts: groups::GroupCounts) -> GroupCounts {
+    let groups::GroupCounts { open, completed, failed, cancelled, removed, failures } = counts;
+    GroupCounts { total: counts.total(), open, completed, failed, cancelled, removed, failures }
+}
+
+/// Which group has added a job.
+pub(super) fn shown_callback(callback: groups::Callback) -> JobCallback {
+    let groups::Callback { group, on, counts } = callback;
+    JobCallback { group, on: shown_on(on), counts: shown_counts(counts) }
 }

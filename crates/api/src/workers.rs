@@ -26,7 +26,7 @@ use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
 use super::extract::{Call, RunPath, Shown, TypePath, WorkerPath, check_stated};
 use super::responses::{BadBody, Common, Membership, NoWorker};
-use super::{builtin_types, given, groups, modes, output, quota, schedules, types, view, workers_of};
+use super::{builtin_types, given, modes, output, quota, schedules, types, view, workers_of};
 
 /// Maximum total size of the options and the inputs in one response with jobs, in bytes. A single job's options may be larger.
 const MAX_ANSWER_BYTES: usize = 8 << 20;
@@ -236,7 +236,7 @@ pub(super) async fn accept(
             inputs: inputs.remove(&claim).unwrap_or_default(),
             traceparent: app.spans.of_run(&job).map(|context| context.to_string()),
             group: job.spec.group.map(|group| JobGroup { name: group.name, index: group.index }),
-            callback: job.spec.callback.map(groups::shown_callback),
+            callback: job.spec.callback.map(view::shown_callback),
             timeout_ms: view::ms(timeouts.run_us),
             heartbeat_timeout_ms: view::ms(timeouts.heartbeat_us),
             id: job.id,

@@ -3,12 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::answer::answers;
 use crate::object::Object;
-use crate::workers::EndState;
 
 /// Maximum number of inputs of one job.
 pub const MAX_INPUTS: usize = 32;
@@ -36,24 +33,4 @@ pub type Inputs = BTreeMap<String, Input>;
 pub(crate) fn inputs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Inputs, D::Error> {
     let objects = BTreeMap::<String, Object<Input>>::deserialize(deserializer)?;
     Ok(objects.into_iter().map(|(name, Object(input))| (name, input)).collect())
-}
-
-answers! {
-    /// An input of a job that a worker has claimed: the result, or where it is.
-    #[schema(example = json!({ "job": "extract/7", "state": "completed", "result": [1, 2] }))]
-    pub struct GivenInput {
-        /// The type and the id of the job before it.
-        pub job: String,
-        /// The state of that job. If it is not `completed`, there is no result: it failed and that was accepted, or it runs again, or was removed.
-        pub state: EndState,
-        /// The result, if it is JSON, and fits: the inputs of a job have at most 64 kB together, the smallest first.
-        #[schema(value_type = serde_json::Value)]
-        pub result: Option<Box<RawValue>>,
-        /// Otherwise: its size in bytes.
-        pub bytes: Option<u64>,
-        /// Its media type.
-        pub media_type: Option<String>,
-        /// The path under which this worker gets it while it holds the claim.
-        pub url: Option<String>,
-    }
 }

@@ -16,7 +16,6 @@ use utoipa::ToSchema;
 use crate::answer::answers;
 use crate::error::Error;
 use crate::groups::{JobCallback, JobGroup};
-use crate::inputs::GivenInput;
 use crate::jobs::{LastSuccess, State};
 use crate::names::{JobId, TaskName, WorkerId};
 use crate::types::TaskTerms;
@@ -584,5 +583,25 @@ answers! {
         pub workers: Vec<Worker>,
         /// There are more: repeat the request with `after` set to this. Missing on the last page.
         pub next: Option<String>,
+    }
+}
+
+answers! {
+    /// An input of a job that a worker has claimed: the result, or where it is.
+    #[schema(example = json!({ "job": "extract/7", "state": "completed", "result": [1, 2] }))]
+    pub struct GivenInput {
+        /// The type and the id of the job before it.
+        pub job: String,
+        /// The state of that job. If it is not `completed`, there is no result: it failed and that was accepted, or it runs again, or was removed.
+        pub state: EndState,
+        /// The result, if it is JSON, and fits: the inputs of a job have at most 64 kB together, the smallest first.
+        #[schema(value_type = serde_json::Value)]
+        pub result: Option<Box<RawValue>>,
+        /// Otherwise: its size in bytes.
+        pub bytes: Option<u64>,
+        /// Its media type.
+        pub media_type: Option<String>,
+        /// The path under which this worker gets it while it holds the claim.
+        pub url: Option<String>,
     }
 }

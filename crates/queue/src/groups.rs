@@ -216,7 +216,8 @@ pub async fn create(tx: &Transaction, keys: &Keyspace, new: &NewGroup, now_us: i
         tx.set(keys.group_callback(tenant, name, on.name()), encode(callback))?;
     }
     save(tx, keys, &group)?;
-    group_counts::mark(tx, keys, tenant, name)?;
+    // Nothing of it has ended, so nobody needs to look; and the next creation in this transaction reads the row.
+    tx.set(keys.group_mark(tenant, name), Bytes::copy_from_slice(&group.id.to_be_bytes()))?;
     Ok(Created::New)
 }
 
