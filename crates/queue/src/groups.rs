@@ -216,8 +216,9 @@ pub async fn create(tx: &Transaction, keys: &Keyspace, new: &NewGroup, now_us: i
         tx.set(keys.group_callback(tenant, name, on.name()), encode(callback))?;
     }
     save(tx, keys, &group)?;
-    // Nothing of it has ended, so nobody needs to look; and the next creation in this transaction reads the row.
-    tx.set(keys.group_mark(tenant, name), Bytes::copy_from_slice(&group.id.to_be_bytes()))?;
+    // Nothing of it has ended, so nobody needs to look. The next creation in this transaction reads the row, and could not read a versionstamp.
+    let [a, b, c, d, e, f, g, h] = group.id.to_be_bytes();
+    tx.set(keys.group_mark(tenant, name), Bytes::copy_from_slice(&[0, 0, a, b, c, d, e, f, g, h]))?;
     Ok(Created::New)
 }
 

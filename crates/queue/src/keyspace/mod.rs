@@ -66,7 +66,7 @@
 //! | `("group_callbacks", tenant, name, on)` | a job that the group adds, with its options | with the group |
 //! | `("group_counts", tenant, name@number)` | numbers of its jobs by their ends: 64 bytes, 40 bits each, lowest first | each transaction that moves one of them |
 //! | `("group_counts", tenant, name@number, …)` | the same for one commit, on an engine that cannot add to a row; the sum counts | with the job |
-//! | `("group_marks", tenant, name)` | the group has not ended; versionstamp (10 bytes): a job of it has ended then; before, its number | with the end of the job |
+//! | `("group_marks", tenant, name)` | the group has not ended; versionstamp (10 bytes): a job of it has ended then; before, a number | with the end of the job |
 //! | `("group_wake")` | versionstamp (10 bytes), set with each of these marks | with the mark |
 //! | `("group_removals", at, tenant, name)` | empty: at that time, the group is removed | the end of the group |
 //! | `("history", seconds, interval, node)` | a sample of a node; without a name, of the store, or of all together ([`crate::history`]) | that node |
