@@ -17,6 +17,8 @@ enum Needs {
     /// The same, and the job server that `--apalis` names ([`setup`]).
     TurnwiseAndApalis,
     Etcd,
+    /// The binary of turnwise, and etcd, members on the disk.
+    TurnwiseAndEtcd,
     /// etcd, members on the disk, and FoundationDB's engine if there is a cluster of it.
     Cluster,
 }
@@ -39,6 +41,10 @@ const PROGRAMS: &[(&str, Needs, &str)] = &[
     ("admin", Needs::Nothing, "copy, check and dump of a store"),
     ("lists", Needs::Nothing, "pages of lists of jobs"),
     ("logs", Needs::Turnwise, "dispatch of other jobs beside 1,000 jobs that log"),
+    ("groups", Needs::Turnwise, "100,000 jobs without a group, in one group, and as arrays"),
+    ("schedules", Needs::Turnwise, "10,000 schedules: idle, and all due at one instant"),
+    ("rates", Needs::TurnwiseAndEtcd, "100 starts per second on two nodes, one of which is killed"),
+    ("unique", Needs::Turnwise, "adds with unique keys beside adds without"),
     ("costs", Needs::Nothing, "processor time of adding, claiming and ending a job"),
     ("reschedule", Needs::Nothing, "one reschedule, one add and one claim among many pending jobs"),
     ("locking", Needs::Nothing, "passes among jobs that lock, by the length of the window"),
@@ -62,7 +68,7 @@ fn start(name: &str, needs: Needs, options: &[&str]) -> Result {
     let mut features: &[&str] = &[];
     match needs {
         Needs::TurnwiseAndPeers => peers::install()?,
-        Needs::Etcd => peers::install_etcd()?,
+        Needs::Etcd | Needs::TurnwiseAndEtcd => peers::install_etcd()?,
         Needs::Cluster => {
             peers::install_etcd()?;
             // The engine must link libfdb_c.
@@ -73,14 +79,14 @@ fn start(name: &str, needs: Needs, options: &[&str]) -> Result {
         Needs::Nothing | Needs::Turnwise | Needs::TurnwiseAndApalis => {}
     }
     let mut program = program(name, features);
-    if matches!(needs, Needs::Turnwise | Needs::TurnwiseAndPeers | Needs::TurnwiseAndApalis) {
+    if !matches!(needs, Needs::Nothing | Needs::Etcd | Needs::Cluster) {
         run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
         program.arg("--turnwise").arg(target().join("release").join("turnwise"));
     }
     if needs == Needs::TurnwiseAndApalis {
         program.arg("--apalis").arg(apalis_target().join("release").join("bench-apalis"));
     }
-    if needs == Needs::Cluster {
+    if matches!(needs, Needs::Cluster | Needs::TurnwiseAndEtcd) {
         // The members' data are temporary files. They must be on the disk, not on a file system in memory.
         let dir = target().join("bench-cluster");
         std::fs::create_dir_all(&dir).map_err(|error| Failure::new(format!("{}: {error}", dir.display())))?;

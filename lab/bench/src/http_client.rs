@@ -60,15 +60,31 @@ impl Connection {
 
     /// Posts JSON, and returns what is read of the response. Panics if the response is no success.
     pub async fn post<T: DeserializeOwned>(&mut self, path: &str, body: &str) -> T {
+        self.send("POST", path, body).await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Sends a request, and returns what is read of the response.
+    ///
+    /// # Errors
+    /// The response, if it is no success or not what is expected.
+    pub async fn send<T: DeserializeOwned>(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> Result<T, String> {
         let (length, authorization) = (body.len(), &self.authorization);
         let request = format!(
-            "POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{authorization}Content-Length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{authorization}Content-Length: {length}\r\n\r\n{body}"
         );
         self.stream.write_all(request.as_bytes()).await.expect("the server reads");
         let (status, body) = self.answer().await;
         let body = &self.buffer[body];
-        assert!((200..300).contains(&status), "POST {path} {status}: {}", String::from_utf8_lossy(body));
-        serde_json::from_slice(body).expect("answers are JSON, as this program expects it")
+        let wrong = |why: &str| format!("{method} {path}: {status}{why}: {}", String::from_utf8_lossy(body));
+        if !(200..300).contains(&status) {
+            return Err(wrong(""));
+        }
+        serde_json::from_slice(body).map_err(|error| wrong(&format!(", {error}")))
     }
 
     /// The status of the next response, and where its body is in the buffer.

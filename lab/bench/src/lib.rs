@@ -2,9 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use tokio::task::JoinSet;
+
 pub mod disk;
+pub mod external;
 pub mod http_client;
 pub mod server;
+pub mod times;
 
 /// The allocator of the shipped binary, for what runs within the benchmarks.
 #[global_allocator]
@@ -36,4 +40,27 @@ pub fn remove(dir: &Path) -> Result<(), String> {
         }
         _ => Ok(()),
     }
+}
+
+/// The word that follows an option of the command line.
+pub fn option(name: &str) -> Option<String> {
+    let mut words = std::env::args();
+    words.find(|word| word == name).and_then(|_| words.next())
+}
+
+/// The number that follows an option of the command line.
+pub fn number(name: &str, default: usize) -> usize {
+    option(name).map_or(default, |word| word.parse().expect("a number"))
+}
+
+/// The values of all tasks, in any order, or the first error. The other tasks end then.
+///
+/// # Errors
+/// The error of a task.
+pub async fn all<T: 'static>(mut tasks: JoinSet<Result<T, String>>) -> Result<Vec<T>, String> {
+    let mut values = Vec::new();
+    while let Some(task) = tasks.join_next().await {
+        values.push(task.map_err(|error| error.to_string())??);
+    }
+    Ok(values)
 }

@@ -57,7 +57,16 @@ impl Server {
         Self::start(command, port, &dir.join("log"))
     }
 
-    /// The same with TLS, and with a token that every request needs. Returns the token, and the file with the certificate.
+    /// Starts turnwise on a shared store, on a port that it had before or that stays free.
+    pub fn turnwise_on(binary: &Path, store: &str, port: u16, log: &Path) -> Result<Self, String> {
+        let mut command = Command::new(binary);
+        command.args(["serve", "--listen", &format!("127.0.0.1:{port}"), "--store", store]);
+        // Without users, a server refuses a store that another node uses.
+        command.arg("--insecure-no-auth");
+        Self::start(command, port, log)
+    }
+
+    /// The same as [`Server::turnwise`] with TLS, and with a token that every request needs. Returns the token, and the file with the certificate.
     pub fn turnwise_with_tls(
         binary: &Path,
         dir: &Path,

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use turnwise_lab_bench::http_client::Connection;
 use turnwise_lab_bench::server::Server;
-use turnwise_lab_bench::{empty, remove};
+use turnwise_lab_bench::times::Times;
+use turnwise_lab_bench::{empty, number, option, remove};
 use turnwise_testkit::process;
 
 /// The jobs that log.
@@ -42,15 +43,6 @@ struct Accepted {
 struct Job {
     id: String,
     claim: u64,
-}
-
-fn option(name: &str) -> Option<String> {
-    let mut words = std::env::args();
-    words.find(|word| word == name).and_then(|_| words.next())
-}
-
-fn number(name: &str, default: usize) -> usize {
-    option(name).map_or(default, |word| word.parse().expect("a number"))
 }
 
 fn main() -> Result<(), String> {
@@ -92,20 +84,6 @@ async fn measure(turnwise: &Path, dir: &Path) -> Result<(), String> {
     let alone = (before.quantile(0.99) + after.quantile(0.99)) / 2.0;
     println!("p99 beside them: {:.2} times p99 alone", beside.quantile(0.99) / alone);
     Ok(())
-}
-
-/// Times in ms, in order.
-struct Times(Vec<f64>);
-
-impl Times {
-    fn quantile(&self, of_all: f64) -> f64 {
-        self.0[((self.0.len() - 1) as f64 * of_all) as usize]
-    }
-
-    fn text(&self) -> String {
-        let [p50, p99, most] = [0.5, 0.99, 1.0].map(|of_all| self.quantile(of_all));
-        format!("{} jobs, p50 {p50:.2} ms, p99 {p99:.2} ms, at most {most:.2} ms", self.0.len())
-    }
 }
 
 async fn register(connection: &mut Connection, job_type: &str, slots: usize) -> String {
@@ -159,9 +137,7 @@ async fn dispatch(port: u16, name: &str, most: usize, done: impl Fn() -> bool) -
         number += 1;
     }
     drop(sender);
-    let mut times = worker.await.expect("nothing fails");
-    times.sort_by(f64::total_cmp);
-    Times(times)
+    Times::of(worker.await.expect("nothing fails"))
 }
 
 /// Jobs that run, and log.

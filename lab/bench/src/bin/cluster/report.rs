@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use turnwise_lab_bench::times::median;
+
 /// The speed of the machine and the store without a queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Ceiling {
@@ -100,16 +102,6 @@ pub struct Run {
 
 /// All runs on one store: by number of nodes, in the order of the rounds.
 pub type Runs = Vec<(usize, Vec<Run>)>;
-
-/// The middle number, or the mean of the two middle ones.
-fn median(numbers: impl Iterator<Item = f64>) -> f64 {
-    let mut numbers: Vec<f64> = numbers.collect();
-    numbers.sort_unstable_by(f64::total_cmp);
-    match numbers.len() {
-        0 => f64::NAN,
-        count => (numbers[(count - 1) / 2] + numbers[count / 2]) / 2.0,
-    }
-}
 
 pub fn print_head() {
     println!(
