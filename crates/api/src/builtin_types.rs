@@ -42,14 +42,14 @@ pub(super) fn check_addable(
 ) -> Result<()> {
     let (reason, hint) = match (job_type, commands) {
         (REPLICATION, _) => (
-            "replications cannot be added here",
+            "type: replications cannot be added here",
             "use CouchDB's API: POST /_replicate, or a document in /_replicator",
         ),
         (WEBHOOK, _) => {
-            ("deliveries cannot be added here", "PUT /v1/webhooks/{id} makes the server deliver events")
+            ("type: deliveries cannot be added here", "PUT /v1/webhooks/{id} makes the server deliver events")
         }
         (INDEXING, _) => (
-            "the jobs of indexes cannot be added here",
+            "type: the jobs of indexes cannot be added here",
             "turnwise adds them itself, for the databases that [indexing] names",
         ),
         (COMMAND, Commands::Nowhere) => (

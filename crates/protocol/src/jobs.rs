@@ -10,7 +10,7 @@ use crate::after::After;
 use crate::answer::answers;
 use crate::filters::Limited;
 use crate::groups::{JobCallback, JobGroup, NewGroup};
-use crate::inputs::Inputs;
+use crate::inputs::{Input, Inputs};
 use crate::locks::Locks;
 use crate::names::{GroupName, JobId, JobType, Name, Tag, TaskName, WorkerId};
 use crate::unique::{Found, Unique};
@@ -155,7 +155,7 @@ requests! {
     /// those that `after` does not name must complete. They are of the same tenant. Their records stay until this job has ended. A job that is added again
     /// without this member keeps it.
     #[serde(default, deserialize_with = "crate::inputs::inputs", skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(example = json!({ "rows": { "job": "extract/7" } }))]
+    #[schema(value_type = BTreeMap<String, Input>, example = json!({ "rows": { "job": "extract/7" } }))]
     pub inputs: Inputs,
     /// The locks that the job holds while it runs. By default they follow from the entry of its type in the server's catalogue, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -483,6 +483,7 @@ answers! {
         pub callback: Option<JobCallback>,
         /// The jobs whose results it gets, by name.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        #[schema(value_type = BTreeMap<String, Input>)]
         pub inputs: Inputs,
         /// Its unique key, as its client stated.
         pub unique: Option<Unique>,

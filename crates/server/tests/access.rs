@@ -68,6 +68,8 @@ async fn routes(server: &TestServer) -> Vec<(String, String)> {
             .replace("{webhook}", "w")
             .replace("{name}", "jan")
             .replace("{schedule}", "s")
+            .replace("{tenant}", "acme")
+            .replace("{group}", "g")
             .replace("{node}", "n");
         assert!(!path.contains('{'), "{path}");
         routes

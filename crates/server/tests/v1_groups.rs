@@ -27,7 +27,9 @@ async fn the_server_adds_the_callback_after_the_last_job() {
     let other = server.post("/v1/groups", &json!({"name": "g"})).await;
     assert_eq!(other.error(), (409, "conflict"));
     for id in ["a", "b"] {
-        let added = server.post("/v1/jobs/t", &json!({"id": id, "group": "g", "tags": ["eu"]})).await;
+        let added = server
+            .post("/v1/jobs/t", &json!({"id": id, "group": "g", "tags": ["eu"], "max_attempts": 1}))
+            .await;
         assert_eq!(added.status, 201, "{}", added.body);
     }
     let job = server.get("/v1/jobs/t/a").await.body;

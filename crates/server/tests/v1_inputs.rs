@@ -194,7 +194,7 @@ async fn a_graph_is_retried_from_the_job_that_failed() {
 
 #[tokio::test]
 async fn jobs_of_the_server_and_of_schedules_get_no_results() {
-    let server = TestServer::start_with("[command]\nenabled = true\n").await;
+    let server = TestServer::start_with("[command]\nenabled = true\nallow_root = true\n").await;
     let wants = json!({ "options": { "argv": ["true"] }, "inputs": { "rows": { "job": "extract/e" } } });
     let refused = server.post("/v1/jobs/command", &wants).await;
     assert!(refused.body["reason"].as_str().unwrap().starts_with("inputs: "), "{}", refused.body);

@@ -93,7 +93,8 @@ impl<'a> ExternalWorker<'a> {
     pub async fn run(&mut self, how: &str, mut body: Value) -> Value {
         let job = self.next(1).await.remove(0);
         body["claim"] = job["claim"].clone();
-        let ended = self.call(&format!("jobs/{}/{how}", job["id"].as_str().unwrap()), body).await;
+        let id = job["id"].as_str().unwrap().replace('/', "%2F");
+        let ended = self.call(&format!("jobs/{id}/{how}"), body).await;
         assert_eq!(ended.status, 200, "{}", ended.body);
         job
     }
