@@ -12,7 +12,7 @@
 //! | `{"$hidden": bytes}` | what may hold secrets, unless the caller asks for secrets |
 //!
 //! *Secrets.* Job options and the bodies of replication documents may hold passwords. Unless the caller asks for secrets,
-//! the dump hides options and output, also those of schedules, and rows that this release does not know. Of bodies, it hides the parts that [`redaction`]
+//! the dump hides options and output, also those of schedules and of callbacks of groups, and rows that this release does not know. Of bodies, it hides the parts that [`redaction`]
 //! hides, or everything if the body is stored in pieces. It hides users, tokens and the key of sessions. The rest of such a row is JSON with the same meaning. With
 //! secrets, a value is shown as it is stored, byte by byte if it fits on one line.
 
@@ -49,13 +49,13 @@ fn value_text(row: Option<&Row>, value: &Bytes, with_secrets: bool) -> String {
     match row {
         Some(Row::Roomy(_, Bucket::Rate(_))) => json_line(value),
         Some(Row::Stamp | Row::Wake(_) | Row::Waiting(..) | Row::Membership(_) | Row::Roomy(..)) => stamp(),
-        Some(Row::Worker(_, WorkerRow::Signal)) => stamp(),
+        Some(Row::Worker(_, WorkerRow::Signal) | Row::GroupMark(..)) => stamp(),
         Some(Row::Options(..) | Row::ScheduleOptions(..)) if with_secrets => text(value),
         Some(Row::Body(_, _, n)) if with_secrets && (*n > 0 || value.len() == PIECE_BYTES) => text(value),
         None | Some(Row::Secret | Row::Options(..) | Row::Output(..)) if !with_secrets => hidden(),
         Some(Row::ScheduleOptions(..) | Row::ScheduleEnds(_)) if !with_secrets => hidden(),
         Some(Row::Output(_, kind, _)) if kind == "result" => text(value),
-        Some(Row::Job(_)) if !with_secrets => without(|job| {
+        Some(Row::Job(_) | Row::GroupCallback(..)) if !with_secrets => without(|job| {
             if let Some(options) = job.get_mut("options") {
                 *options = Value::from(HIDDEN);
             }
@@ -178,6 +178,10 @@ mod tests {
         let job = br#"{"state":"pending","options":{"password":"hunter2"},"summary":{}}"#;
         let hidden = r#"{"state":"pending","options":"*****","summary":{}}"#.to_owned();
         assert_eq!(shown(keys.job("t", "a"), job), [hidden, String::from_utf8(job.to_vec()).unwrap()]);
+        let callback = br#"{"template":{"type":"t"},"options":{"password":"hunter2"}}"#;
+        let hidden = r#"{"template":{"type":"t"},"options":"*****"}"#.to_owned();
+        let both_of = [hidden, String::from_utf8(callback.to_vec()).unwrap()];
+        assert_eq!(shown(keys.group_callback("t", "g", "complete"), callback), both_of);
         let piece = [r#"{"$hidden":2}"#.to_owned(), r#"{"$text":"\"h"}"#.to_owned()];
         assert_eq!(shown(keys.options_piece("t", "a", 0), b"\"h"), piece);
         assert_eq!(shown(keys.schedule_options_piece("a", 0), b"\"h"), piece);

@@ -101,7 +101,7 @@ pub(super) async fn add_jobs(
         false => (None, jobs),
         true => whole::in_order(&app, jobs).map(|(whole, jobs)| (Some(whole), jobs))?,
     };
-    let Expanded { jobs, places, groups } = groups::expand(&app, jobs, groups)?;
+    let Expanded { jobs, places, groups } = groups::expand(&app, &caller, jobs, groups)?;
     let groups = groups::prepared(&app, &caller, groups).await?;
     let Some(whole) = whole else {
         let place = |n: usize| format!("jobs[{}].", places[n].0);
@@ -182,7 +182,9 @@ async fn add(
         states_tenant: request.tenant.is_some(),
         made: *made,
     });
-    let _adding = app.waiting_jobs.admit(app, caller, &wanted.collect::<Vec<_>>()).await?;
+    let callbacks = groups::new_callbacks(app, groups).await?;
+    let wanted = wanted.chain(callbacks.iter().map(quota::Wanted::made)).collect::<Vec<_>>();
+    let _adding = app.waiting_jobs.admit(app, caller, &wanted).await?;
     let mut added: Vec<AddedJob> = Vec::with_capacity(ready.len());
     while added.len() < ready.len() {
         let first = added.len();

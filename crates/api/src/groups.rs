@@ -26,9 +26,9 @@ use super::builtin_types::Commands;
 use super::error::{Result, V1Error};
 use super::extract::{Call, Names, Params, Shown};
 use super::list::{check_limit, default_limit};
-use super::position_text;
 use super::responses::{BadBody, Common};
 use super::view::{ms, same, shown_counts, shown_on};
+use super::{position_text, quota};
 
 /// Number of groups that one read of a list reads.
 const BATCH: usize = 500;
@@ -64,7 +64,13 @@ pub(super) struct Expanded {
 }
 
 /// Makes the jobs of the arrays of a request, and a group for each array.
-pub(super) fn expand(app: &App, jobs: Vec<NewJob>, groups: Vec<NewGroup>) -> Result<Expanded> {
+pub(super) fn expand(
+    app: &App,
+    caller: &Caller,
+    jobs: Vec<NewJob>,
+    groups: Vec<NewGroup>,
+) -> Result<Expanded> {
+    let own = own_tenant(caller);
     let mut all = Expanded { jobs: Vec::with_capacity(jobs.len()), places: Vec::new(), groups };
     let mut bytes = 0_usize;
     for (n, mut job) in jobs.into_iter().enumerate() {
@@ -85,17 +91,18 @@ pub(super) fn expand(app: &App, jobs: Vec<NewJob>, groups: Vec<NewGroup>) -> Res
         if job.if_exists != IfExists::Keep || job.unique.is_some() {
             return Err(bad("count: an array has no `unique` and no `if_exists`".to_owned()));
         }
-        let options = job.options.as_ref().map_or(0, |options| options.get().len());
-        bytes = bytes.saturating_add(options.saturating_mul(usize::try_from(count).unwrap_or(usize::MAX)));
+        // As if they had been sent one by one.
+        let of_one = serde_json::to_vec(&job).map_or(MAX_BATCH_BODY_BYTES, |json| json.len());
+        bytes = bytes.saturating_add(of_one.saturating_mul(usize::try_from(count).unwrap_or(usize::MAX)));
         if bytes > MAX_BATCH_BODY_BYTES {
-            let problem =
-                format!("count: the options of all jobs have {bytes} bytes, more than 8 MB together");
-            return Err(bad(problem));
+            return Err(bad(format!("count: the jobs have {bytes} bytes, more than 8 MB together")));
         }
         let name = job.id.take().unwrap_or_else(|| app.new_uuid());
         names::check_group("id", &name).map_err(|problem| bad(problem.to_string()))?;
         let parent = job.group.replace(name.clone());
-        let of_array = |group: &&mut NewGroup| group.name == name && group.tenant == job.tenant;
+        let tenant_of = |stated: &Option<String>| stated.clone().unwrap_or_else(|| own.clone());
+        let tenant = tenant_of(&job.tenant);
+        let of_array = |group: &&mut NewGroup| group.name == name && tenant_of(&group.tenant) == tenant;
         match all.groups.iter_mut().find(of_array) {
             Some(group) => {
                 group.at_once = group.at_once.or(at_once);
@@ -178,6 +185,18 @@ async fn prepare(app: &App, caller: &Caller, mut group: NewGroup, at: String) ->
     };
     new.check().map_err(|error| bad(error.to_string()))?;
     Ok(Wanted { group: new, stays_open: group.open, at })
+}
+
+/// The jobs that the groups of a request will add, without those of groups that are there already.
+pub(super) async fn new_callbacks(app: &App, wanted: &[Wanted]) -> Result<Vec<turnwise_queue::NewJob>> {
+    let mut jobs = Vec::new();
+    for Wanted { group, .. } in wanted.iter().filter(|wanted| !wanted.group.callbacks.is_empty()) {
+        let tx = app.store.begin().await?;
+        if rows::get(&tx, &app.keys, &group.tenant, &group.name).await?.is_none() {
+            jobs.extend(group.callbacks.values().map(|callback| callback.clone().job(&group.name)));
+        }
+    }
+    Ok(jobs)
 }
 
 /// How long ended jobs are kept, in µs.
@@ -379,6 +398,9 @@ pub(super) async fn create_group(
     Json(group): Json<NewGroup>,
 ) -> Result<(StatusCode, Shown<Group>)> {
     let wanted = &prepare(&app, &caller, group, String::new()).await?;
+    let callbacks = new_callbacks(&app, std::slice::from_ref(wanted)).await?;
+    let callbacks: Vec<_> = callbacks.iter().map(quota::Wanted::made).collect();
+    let _adding = app.waiting_jobs.admit(&app, &caller, &callbacks).await?;
     let (app, now_us) = (&app, app.now_us());
     let created = app.store.transact(|tx| async move {
         let created = create(app, &tx, wanted, now_us).await?;

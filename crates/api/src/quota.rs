@@ -2,7 +2,7 @@
 //!
 //! *Waiting jobs.* A request counts with the jobs that it would add or run again, and not with those that exist, or whose
 //! unique key another job has: the repetition of a request
-//! whose response was lost is never refused. The store's counts are exact, but do not contain what other requests are adding. Each node adds
+//! whose response was lost is never refused. A group that it creates counts with the jobs that it will add: the server adds these without asking. The store's counts are exact, but do not contain what other requests are adding. Each node adds
 //! what it is adding itself, so on several nodes a tenant may exceed the limit by what the others add at the same moment.
 
 use std::collections::{BTreeMap, HashSet};
@@ -69,6 +69,13 @@ pub(super) struct Wanted<'a> {
     pub states_tenant: bool,
     /// The server generated its id, so no other job can have it.
     pub made: bool,
+}
+
+impl<'a> Wanted<'a> {
+    /// One whose id no other job has.
+    pub fn made(job: &'a NewJob) -> Self {
+        Wanted { job, if_exists: IfExists::Keep, states_tenant: true, made: true }
+    }
 }
 
 /// How many waiting jobs a request would add, by job type and tenant. A job that the caller may not read adds none: it will be refused, and

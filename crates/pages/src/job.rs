@@ -85,7 +85,12 @@ fn of_group(group: &Group, now_us: i64) -> Markup {
                 dt { "Completed" } dd { (number(counts.completed)) }
                 dt { "Failed" } dd { (number(counts.failed)) }
                 dt { "Cancelled or removed" } dd { (number(counts.cancelled + counts.removed)) }
-                @for called in &group.called { dt { (word(called.on)) } dd { a href=(job_link(&called.job_type, &called.id)) { bdi { (called.id) } } } }
+                @for called in &group.called { dt { (word(called.on)) } dd {
+                    @match &called.reason {
+                        Some(reason) => { "not added: " (reason) }
+                        None => { a href=(job_link(&called.job_type, &called.id)) { bdi { (called.id) } } }
+                    }
+                } }
             }
         }
     }

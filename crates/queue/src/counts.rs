@@ -395,6 +395,11 @@ async fn fold_one(
     let first = family.first(keys, of);
     // An engine that adds to this row makes the transaction conflict.
     let stored = tx.get(&first).await?;
+    if let (Family::Groups, None) = (family, &stored) {
+        // Without the first row, the removal of the group interferes: it clears all that is read here.
+        let name = of.1.rsplit_once('@').map_or(of.1, |(name, _)| name);
+        let _ = tx.get(&keys.group(of.0, name)).await?;
+    }
     let mut sum = stored.as_deref().map_or(Ok(Sum::default()), Sum::read)?;
     let limit = most.saturating_sub(1).max(1);
     let rows = reads::rows(tx, family.behind(keys, of), limit).await?;

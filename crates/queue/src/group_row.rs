@@ -12,7 +12,7 @@ use crate::group_counts;
 use crate::keyspace::Keyspace;
 use crate::member::{GROUP_TAG, GroupCounts, Member, On};
 use crate::place::{End, Place};
-use crate::spec::NewJob;
+use crate::spec::{JobSpec, NewJob};
 use crate::{Job, reads};
 
 /// A group, without its counts.
@@ -116,7 +116,7 @@ impl Group {
 
     /// The reason that limits how many of its jobs run at the same time.
     fn limit(&self) -> Option<String> {
-        self.at_once.map(|most| format!("concurrency:{most}:group-{:x}", self.id))
+        self.at_once.map(|most| Member::limit(most, self.id))
     }
 }
 
@@ -146,18 +146,22 @@ pub(crate) async fn joined<'a>(
     }
     let mut job = new.clone();
     job.spec.tags.retain(|tag| !tag.starts_with(GROUP_TAG));
+    // What the job keeps of its last add may have the limit of its group then.
+    if let Some(before) = old.and_then(|old| old.group.as_ref()) {
+        leave(&mut job.spec, before);
+    }
     let Some(stated) = job.spec.group.take() else { return Ok(Cow::Owned(job)) };
     let group = get(tx, keys, &new.tenant, &stated.name).await?;
     // One that has not ended stays a member, also of a group that is closed.
     let before = old.filter(|old| old.tenant == new.tenant && !matches!(old.place, Place::Ended(_)));
     let before = before.and_then(|old| old.group.as_ref()).filter(|before| before.name == stated.name);
     let is_before = |group: &Group| before.is_some_and(|before| before.id == group.id);
+    // A job that the request does not put into a group is in no later one of the name, and in none of another tenant.
+    let is_meant = |group: &Group| stated.id == 0 || stated.id == group.id;
     let member = match group {
-        Some(group) if group.open || is_before(&group) => {
+        Some(group) if group.open && is_meant(&group) || is_before(&group) => {
             let index = stated.index.or(before.and_then(|before| before.index));
-            if let Some(limit) = group.limit().filter(|limit| !job.spec.reasons.contains(limit)) {
-                job.spec.reasons.push(limit);
-            }
+            job.spec.reasons.extend(group.limit());
             Member { name: stated.name, id: group.id, index }
         }
         // The request does not state it: the job had it before.
@@ -173,23 +177,29 @@ pub(crate) async fn joined<'a>(
     Ok(Cow::Owned(job))
 }
 
+/// Takes from a spec the tag and the limit of a group of which the job is no member any more.
+pub(crate) fn leave(spec: &mut JobSpec, member: &Member) {
+    spec.tags.remove(&member.tag());
+    spec.reasons.retain(|reason| !member.is_limit(reason));
+}
+
 pub(crate) fn refused(problem: String) -> Error {
     Error::Invalid { field: "group", problem }
 }
 
 /// Prepares to run a job again that has ended. If its group is gone, it is no member any more. If its group has ended, the row says
-/// how many were retried, on which this conflicts with the removal of the group.
+/// how many were retried, on which this conflicts with the removal of the group. If it is about to end, this conflicts with the end over the mark.
 pub(crate) async fn rerun(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<()> {
     let Some(member) = job.spec.group.clone() else { return Ok(()) };
     match get(tx, keys, &job.tenant, &member.name).await?.filter(|group| group.id == member.id) {
         Some(group) if group.ended.is_some() => {
             save(tx, keys, &Group { retried: group.retried + 1, ..group })
         }
+        Some(group) if !group.open => group_counts::mark(tx, keys, &job.tenant, &member.name),
         Some(_) => Ok(()),
         None => {
-            let tag = member.tag();
-            tx.clear(keys.tag_entry(&job.job_type, &tag, &job.tenant, &job.id))?;
-            job.spec.tags.remove(&tag);
+            tx.clear(keys.tag_entry(&job.job_type, &member.tag(), &job.tenant, &job.id))?;
+            leave(&mut job.spec, &member);
             job.spec.group = None;
             Ok(())
         }

@@ -45,6 +45,7 @@ pub use crate::member::{
 use crate::place::End;
 use crate::reads;
 use crate::schedules::Template;
+use crate::secrets::Secrets;
 use crate::spec::NewJob;
 
 /// The most groups of a tenant that have not ended.
@@ -72,7 +73,8 @@ pub struct CallbackJob {
 }
 
 impl CallbackJob {
-    fn job(self, id: &str) -> NewJob {
+    /// The job with this id.
+    pub fn job(self, id: &str) -> NewJob {
         NewJob {
             spec: self.template.spec,
             priority: self.template.priority,
@@ -175,7 +177,7 @@ pub async fn create(tx: &Transaction, keys: &Keyspace, new: &NewGroup, now_us: i
     if let Some(old) = get(tx, keys, tenant, name).await? {
         let is_same = old.parent.as_ref().map(|parent| &parent.name) == new.parent.as_ref()
             && (old.at_once, &old.callbacks) == (*at_once, &callbacks)
-            && same_callbacks(tx, keys, new).await?;
+            && same_callbacks(tx, keys, &old, new).await?;
         return match is_same {
             true => Ok(Created::Same),
             false => Err(refused(format!("`{name}` exists, and was created with other terms"))),
@@ -222,10 +224,13 @@ pub async fn create(tx: &Transaction, keys: &Keyspace, new: &NewGroup, now_us: i
     Ok(Created::New)
 }
 
-async fn same_callbacks(tx: &Transaction, keys: &Keyspace, new: &NewGroup) -> Result<bool> {
+/// Whether callbacks are those that are stored, as far as their options are shown: no client learns hidden ones by guessing them.
+async fn same_callbacks(tx: &Transaction, keys: &Keyspace, old: &Group, new: &NewGroup) -> Result<bool> {
     for (on, callback) in &new.callbacks {
-        let stored = tx.get(&keys.group_callback(&new.tenant, &new.name, on.name())).await?;
-        if stored != Some(encode(callback)) {
+        let hidden = Secrets::of_type(tx, keys, &callback.template.job_type).await?;
+        let shown = |callback: &CallbackJob| encode(&(&callback.template, hidden.without(&callback.options)));
+        let stored = self::callback(tx, keys, old, *on).await?;
+        if stored.as_ref().map(shown) != Some(shown(callback)) {
             return Ok(false);
         }
     }
@@ -350,6 +355,8 @@ pub async fn settle(
         due.push(On::FirstFailure);
     }
     if !group.open && counts.open == 0 {
+        // A job that is retried at the same time is open again, and has marked the group. No other job of it ends any more.
+        let _ = tx.get(&keys.group_mark(tenant, name)).await?;
         let end = GroupEnd { at_us: now_us, counts };
         due.push(On::Complete);
         due.extend((end.end() == End::Completed).then_some(On::Success));

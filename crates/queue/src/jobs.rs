@@ -108,12 +108,13 @@ async fn put(
     old: Option<Job>,
     now_us: i64,
 ) -> Result<Added> {
-    let joined = group_row::joined(tx, keys, new, old.as_ref()).await?;
-    let new = &*joined;
+    // A job that is not added needs no open group: the request may be a repetition.
     let key = match unique_rows::find_free(tx, keys, new, old.as_ref(), now_us).await? {
         Ok(key) => key,
         Err((hash, row)) => return Ok(Added::KeyTaken(Box::new(KeyTaken { hash, row }))),
     };
+    let joined = group_row::joined(tx, keys, new, old.as_ref()).await?;
+    let new = &*joined;
     let Some(mut job) = old else {
         let mut job = create(new, now_us);
         unique_rows::take(tx, keys, &mut job, key)?;

@@ -32,6 +32,17 @@ impl Member {
     pub(crate) fn tag(&self) -> String {
         format!("{GROUP_TAG}{}", self.name)
     }
+
+    /// The reason that limits how many members of the group with this number run at the same time.
+    pub(crate) fn limit(most: u32, id: u64) -> String {
+        format!("concurrency:{most}:group-{id:x}")
+    }
+
+    /// Whether a reason is that of its group.
+    pub(crate) fn is_limit(&self, reason: &str) -> bool {
+        let stated = reason.strip_prefix("concurrency:").and_then(|limit| limit.split_once(":group-"));
+        self.id != 0 && stated.is_some_and(|(_, id)| id == format!("{:x}", self.id))
+    }
 }
 
 /// Whether a text may be the name of a group.

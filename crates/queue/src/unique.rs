@@ -27,7 +27,7 @@ use crate::place::Place;
 pub use crate::unique_key::{By, Key, MAX_KEY_BYTES, MAX_OF, MAX_OF_BYTES, Mode, OnConflict, Unique, Within};
 pub use crate::unique_rows::UniqueRow;
 use crate::unique_rows::find_free;
-use crate::{Job, JobSpec, Keyspace, Member, NewJob, Result, jobs, reads};
+use crate::{Job, JobSpec, Keyspace, NewJob, Result, group_row, jobs, reads};
 
 /// What the history states of a job that takes the options of another one.
 const REPLACED: &str = "options, summary, locks and start time, by an add with its unique key";
@@ -95,10 +95,18 @@ pub async fn add(
         (_, Some(job)) if job.job_type != new.job_type => Did::Rejected,
         (OnConflict::Replace, Some(job)) => replace(tx, keys, job, new, now_us).await?,
         (OnConflict::After, Some(job)) if job.run().is_some() => {
-            // What was not added is in no group.
+            // What was not added is in no group, and the job that is found stays in its own one.
             let (unique, group) = (job.spec.unique.clone(), job.spec.group.clone());
             let mut spec = JobSpec { unique, group, ..new.spec.clone() };
-            spec.tags.extend(job.spec.group.as_ref().map(Member::tag));
+            let old = jobs::get(tx, keys, &new.job_type, &new.id).await?;
+            if let Some(left) = old.and_then(|old| old.spec.group) {
+                group_row::leave(&mut spec, &left);
+            }
+            if let Some(own) = &job.spec.group {
+                spec.tags.insert(own.tag());
+                let limits = job.spec.reasons.iter().filter(|reason| own.is_limit(reason));
+                spec.reasons.extend(limits.cloned());
+            }
             let new = NewJob { id: job.id.clone(), spec, ..new.clone() };
             jobs::add_to_run(tx, keys, job, &new, now_us).await?;
             Did::RunsAgain

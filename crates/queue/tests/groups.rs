@@ -6,17 +6,20 @@ use crate::common::{T, json};
 use futures::future::join_all;
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_queue::claims::{self, Ending};
+use turnwise_queue::counts::{Family, fold};
 use turnwise_queue::groups::{
     self, CallbackJob, Created, Group, GroupCounts, Member, NewGroup, On, Removed, Settled,
 };
 use turnwise_queue::jobs::{Added, Retried};
 use turnwise_queue::schedules::Template;
-use turnwise_queue::unique::{By, Mode, OnConflict, Outcome, Unique, Within};
+use turnwise_queue::types::TypeTerms;
+use turnwise_queue::unique::{By, Did, Mode, OnConflict, Outcome, Unique, Within};
 use turnwise_queue::{
     After, Claim, Context, Error, JobSpec, Kept, Keyspace, Lifetime, NewJob, Result, RunError, State,
-    dependencies, jobs, lifetimes, unique,
+    dependencies, jobs, lifetimes, types, unique,
 };
-use turnwise_store::{Error as StoreError, Limits, Transaction};
+use turnwise_store::tuple::pack;
+use turnwise_store::{Error as StoreError, Limits, Sum, Transaction};
 
 type World = crate::common::World<Groups>;
 
@@ -277,16 +280,36 @@ async fn every_way_to_end_counts() {
 #[tokio::test]
 async fn a_job_that_another_one_keeps_out_is_no_member() {
     let world = World::new().await;
-    world.create(&new("g", &[])).await;
-    let keyed = |id: &str| {
+    world.create(&NewGroup { at_once: Some(1), ..new("g", &[]) }).await;
+    world.create(&NewGroup { at_once: Some(1), ..new("h", &[]) }).await;
+    let keyed = |id: &str, group: &str, on_conflict: OnConflict| {
         let (mode, by) = (Mode::UntilEnd, By::Key("k".to_owned()));
-        let unique = Unique { mode, by, within: Within::Type, on_conflict: OnConflict::Keep };
-        member(id, "g").with(|spec| spec.unique = Some(unique))
+        let unique = Unique { mode, by, within: Within::Type, on_conflict };
+        member(id, group).with(|spec| spec.unique = Some(unique))
     };
-    world.add(&keyed("a")).await;
-    let found = world.run(async |tx, keys| unique::add(tx, keys, &keyed("b"), false, 3).await).await;
-    assert!(matches!(found, Outcome::Found(_)));
+    let add = async |job: &NewJob, again: bool| {
+        world.run(async |tx, keys| unique::add(tx, keys, job, again, 3).await).await
+    };
+    add(&keyed("c", "h", OnConflict::After), false).await;
+    world.end("c", failed()).await;
+    add(&keyed("a", "g", OnConflict::Keep), false).await;
+    let kept_out = keyed("b", "g", OnConflict::Keep);
+    assert!(matches!(add(&kept_out, false).await, Outcome::Found(_)));
     assert_eq!(world.counts("g").await, counts(1, 0, 0, 0, 0));
+    // A repetition finds the same, also if the group takes no jobs any more.
+    world.close("g").await;
+    assert!(matches!(add(&kept_out, false).await, Outcome::Found(_)));
+    // A job that takes over what another one states keeps its own group.
+    let claim = world.next_claim("w");
+    world.run(async |tx, keys| claims::claim(context(tx, keys), "a", &claim).await).await.unwrap();
+    let before = world.get("a").await;
+    let again = kept(&world, "c", None).await;
+    let Outcome::Found(found) = add(&again, true).await else { panic!("the key is free") };
+    assert_eq!(found.did, Did::RunsAgain);
+    let after = world.get("a").await;
+    assert_eq!((&after.group, &after.tags, &after.reasons), (&before.group, &before.tags, &before.reasons));
+    assert_eq!(after.reasons.len(), 1);
+    assert_eq!(world.counts("h").await, counts(0, 0, 1, 0, 0));
 }
 
 #[tokio::test]
@@ -332,6 +355,105 @@ async fn at_most_so_many_jobs_of_a_group_run_at_once() {
     };
     assert!(claim("a", &world.next_claim("w")).await.is_some());
     assert!(claim("b", &world.next_claim("w")).await.is_none());
+}
+
+/// What a client adds that states nothing but the group, if any: the job keeps the rest.
+async fn kept(world: &World, id: &str, group: Option<&str>) -> NewJob {
+    let spec = world.get(id).await.spec;
+    NewJob::new(T, id, json("{}"))
+        .with(|new| *new = JobSpec { group: group.map(Member::of).or(spec.group.clone()), ..spec })
+}
+
+#[tokio::test]
+async fn a_job_takes_nothing_of_its_group_into_another_one() {
+    let world = World::new().await;
+    world.create(&NewGroup { at_once: Some(1), ..new("g", &[]) }).await;
+    world.create(&NewGroup { at_once: Some(2), ..new("h", &[]) }).await;
+    world.add(&member("a", "g").with(|spec| spec.reasons.push("concurrency:3:group-cars".to_owned()))).await;
+    assert_eq!(world.get("a").await.reasons.len(), 2);
+    let moved = kept(&world, "a", Some("h")).await;
+    world.run(async |tx, keys| jobs::add(tx, keys, &moved, 3).await).await;
+    let (job, h) = (world.get("a").await, world.group("h").await);
+    assert_eq!(job.tags.iter().collect::<Vec<_>>(), ["group:h"]);
+    assert_eq!(
+        job.reasons,
+        ["concurrency:3:group-cars".to_owned(), format!("concurrency:2:group-{:x}", h.id)]
+    );
+    assert_eq!(
+        (world.counts("g").await, world.counts("h").await),
+        (counts(0, 0, 0, 0, 1), counts(1, 0, 0, 0, 0))
+    );
+    world.close("h").await;
+    world.end("a", failed()).await;
+    world.settle(6).await;
+    world.run(async |tx, keys| groups::remove(tx, keys, TENANT, "h").await).await;
+    // Without its group, it has no limit, and no other group of the name has it.
+    world.create(&new("h", &[])).await;
+    let again = kept(&world, "a", None).await;
+    assert_eq!(again.group.as_ref().unwrap().id, h.id);
+    world.run(async |tx, keys| jobs::add(tx, keys, &again, 7).await).await;
+    let job = world.get("a").await;
+    assert!(job.group.is_none() && job.tags.is_empty() && job.reasons == ["concurrency:3:group-cars"]);
+    assert_eq!(world.counts("h").await, GroupCounts::default());
+    let stated = kept(&world, "a", Some("h")).await;
+    world.run(async |tx, keys| jobs::add(tx, keys, &stated, 8).await).await;
+    assert_eq!(world.counts("h").await, counts(1, 0, 0, 0, 0));
+}
+
+#[tokio::test]
+async fn a_group_does_not_end_beside_the_retry_of_its_last_job() {
+    let world = World::new().await;
+    world.create(&new("g", &[On::Complete])).await;
+    world.add(&member("a", "g")).await;
+    world.close("g").await;
+    world.end("a", failed()).await;
+    let tx = world.tx().await;
+    let settled = groups::settle(&tx, &world.keys, TENANT, "g", 6).await.unwrap();
+    assert!(settled.ended.is_some());
+    world.run(async |tx, keys| jobs::rerun(tx, keys, T, "a", 6).await).await;
+    assert!(matches!(tx.commit().await, Err(StoreError::Conflict)));
+    assert_eq!(world.settle(7).await, []);
+    world.end("a", done()).await;
+    let end = world.settle(8).await.remove(0).ended.unwrap();
+    assert_eq!(end.counts, GroupCounts { failures: 1, ..counts(0, 1, 0, 0, 0) });
+    assert_eq!(world.called().await, ["g.complete"]);
+}
+
+#[tokio::test]
+async fn hidden_options_of_callbacks_are_not_to_be_guessed() {
+    let world = World::new().await;
+    let terms = TypeTerms { secrets: vec!["/secret".to_owned()], ..TypeTerms::default() };
+    world.run(async |tx, keys| types::put_terms(tx, keys, "after", &terms).await).await;
+    let with = |options: &str| {
+        let mut group = new("g", &[On::Complete]);
+        group.callbacks.get_mut(&On::Complete).unwrap().options = json(options);
+        group
+    };
+    assert_eq!(world.create(&with(r#"{"secret":"s","to":1}"#)).await, Created::New);
+    assert_eq!(world.create(&with(r#"{"secret":"guess","to":1}"#)).await, Created::Same);
+    let other = with(r#"{"secret":"s","to":2}"#);
+    invalid(world.try_run(async |tx, keys| groups::create(tx, keys, &other, 1).await).await, "other terms");
+}
+
+#[tokio::test]
+async fn a_fold_writes_nothing_of_a_group_that_is_removed() {
+    let world = World::new().await;
+    world.create(&new("g", &[])).await;
+    world.close("g").await;
+    world.settle(6).await;
+    // As an engine writes it that cannot add.
+    let (rows, _) = world.keys.all_group_counts();
+    let own = world.keys.group_counts(TENANT, &format!("g@{:x}", world.group("g").await.id));
+    assert!(own.starts_with(&rows[..rows.len() - 1]));
+    let appended = [&own[..], &pack(&(7, 1))].concat();
+    let sum = Sum::of(1, 40).to_bytes();
+    world.unchecked(async |tx, _| Ok(tx.set(appended.into(), sum)?)).await.unwrap();
+    let tx = world.tx().await;
+    let folded = fold(&tx, &world.keys, Family::Groups, None).await.unwrap();
+    assert!(folded.rows > 0);
+    assert_eq!(world.run(async |tx, keys| groups::remove(tx, keys, TENANT, "g").await).await, Removed::Now);
+    assert!(matches!(tx.commit().await, Err(StoreError::Conflict)));
+    assert_eq!(crate::common::rows_in(&world.store, world.keys.all_group_counts()).await, []);
 }
 
 #[tokio::test]

@@ -144,6 +144,11 @@ async fn what_a_request_states_of_groups_is_checked() {
         ("/v1/jobs", json!({"jobs": [{"type": "t", "at_once": 1}]}), "at_once"),
         ("/v1/jobs", json!({"jobs": [{"type": "t", "count": 2, "unique": {"mode": "until_end"}}]}), "unique"),
         ("/v1/jobs", json!({"jobs": [{"type": "t", "id": "a b", "count": 2}]}), "id"),
+        (
+            "/v1/jobs",
+            json!({"jobs": [{"type": "t", "count": 10_000, "summary": {"text": "x".repeat(900)}}]}),
+            "8 MB",
+        ),
     ] {
         let refused = server.post(path, &body).await;
         assert!((400..500).contains(&refused.status), "{body}: {}", refused.body);
@@ -171,7 +176,14 @@ async fn a_group_belongs_to_a_tenant() {
     assert_eq!(other.post("/v1/groups", &json!({"name": "g"})).await.status, 201);
     assert_eq!(other.post("/v1/jobs/t", &json!({"group": "g"})).await.status, 201);
     assert_eq!(acme.get("/v1/groups/acme/g").await.body["counts"]["total"], 0);
-    assert_eq!(acme.get("/v1/groups").await.body["groups"].as_array().unwrap().len(), 1);
+    // One that is stated for an array is that of the array, whichever of them names the tenant.
+    let array = json!({
+        "jobs": [{"type": "t", "id": "film", "count": 2, "tenant": "acme"}],
+        "groups": [{"name": "film", "on_success": {"type": "after"}}],
+    });
+    assert_eq!(acme.post("/v1/jobs", &array).await.status, 200);
+    assert_eq!(acme.get("/v1/groups/acme/film").await.body["callbacks"], json!(["success"]));
+    assert_eq!(acme.get("/v1/groups").await.body["groups"].as_array().unwrap().len(), 2);
 }
 
 #[tokio::test]
@@ -186,4 +198,10 @@ async fn an_array_that_a_tenant_may_not_have_leaves_no_group() {
     assert_eq!(client.post("/v1/jobs", &array(3)).await.status, 200);
     // A repetition adds nothing.
     assert_eq!(client.post("/v1/jobs", &array(3)).await.status, 200);
+    // Nor may it have the jobs that a group adds for it.
+    let group = |job_type: &str| json!({"name": job_type, "open": false, "on_complete": {"type": job_type}});
+    assert_eq!(client.post("/v1/groups", &group("t")).await.error(), (429, "too_many_requests"));
+    assert_eq!(client.get("/v1/groups/acme/t").await.status, 404);
+    assert_eq!(client.post("/v1/groups", &group("other")).await.status, 201);
+    assert_eq!(client.post("/v1/groups", &group("other")).await.status, 200);
 }
