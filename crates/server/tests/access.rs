@@ -70,6 +70,7 @@ async fn routes(server: &TestServer) -> Vec<(String, String)> {
             .replace("{schedule}", "s")
             .replace("{tenant}", "acme")
             .replace("{group}", "g")
+            .replace("{input}", "rows")
             .replace("{node}", "n");
         assert!(!path.contains('{'), "{path}");
         routes

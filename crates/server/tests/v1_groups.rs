@@ -136,7 +136,7 @@ async fn what_a_request_states_of_groups_is_checked() {
         ("/v1/groups", json!({"name": "g", "at_once": 0}), "at_once"),
         ("/v1/groups", json!({"name": "g", "parent": "none"}), "parent"),
         ("/v1/groups", json!({"name": "g", "on_complete": {"type": "t", "id": "x"}}), "on_complete.id"),
-        ("/v1/groups", json!({"name": "g", "on_complete": {"type": "webhook"}}), "webhook"),
+        ("/v1/groups", json!({"name": "g", "on_complete": {"type": "webhook"}}), "on_complete.type"),
         ("/v1/jobs/t", json!({"group": "none"}), "there is no group"),
         ("/v1/jobs/t", json!({"tags": ["group:g"]}), "tags"),
         ("/v1/jobs/t", json!({"count": 3}), "count"),
