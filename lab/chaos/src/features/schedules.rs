@@ -323,18 +323,21 @@ impl Plan {
             && let Some(most) = self.most
         {
             let made = (fired.at_us - at_us) / period_us + 1;
-            return if fired.at_us - first > LATE_US && made >= most { None } else { lost(first) };
+            return if fired.at_us - first > LATE_US && made == most { None } else { lost(first) };
         }
         if self.most.is_some() {
             return lost(first);
         }
-        // The job before had not ended. The records of the log are of the node that ended it.
-        let open_until = before.and_then(|before| log.ended_us(&before.id)).map(|us| us + CLOCKS_US);
-        let is_lost = |at_us: &i64| {
-            let is_late = behind.is_some_and(|(_, fired)| fired.at_us - at_us > LATE_US);
-            !is_late && open_until.is_none_or(|until_us| *at_us > until_us)
-        };
-        missing.iter().copied().find(is_lost).and_then(lost)
+        // The job before had not ended, by the clock of the node that ended it.
+        let ended_us = before.and_then(|before| log.ended_us(&before.id));
+        let behind_its_end =
+            |by_us: i64| missing.iter().copied().find(|at_us| ended_us.is_none_or(|us| *at_us > us + by_us));
+        let first = behind_its_end(CLOCKS_US)?;
+        let next = behind_its_end(-CLOCKS_US)?;
+        // It was late, so the latest instant alone was made up for, which is the one behind.
+        let is_made_up = behind
+            .is_some_and(|(at_us, fired)| fired.at_us - next > LATE_US && fired.at_us - at_us < period_us);
+        if is_made_up { None } else { lost(first) }
     }
 }
 
