@@ -9,7 +9,7 @@
 //! Beside them are the [parts](Part) that can be left out. All clients and workers use tokens, whose identities may send so many
 //! requests in a second, and reach the nodes through [`gateways`], which cut, lose, refuse and compress answers. [`webhooks`] tell
 //! receivers of every manner what happens. Operations of [`bulk`] change all jobs that meet a condition, and
-//! [`waits`] runs the commands that wait for jobs and follow events.
+//! [`waits`] runs the commands that wait for jobs and follow events. Schedules, unique keys, groups, rates and graphs are [`features`].
 //!
 //! Clients and workers note what they did ([`ledger`]). No two runs may hold a job, a lock, or a place in a full bucket at
 //! the same time. In the end ([`verdict`]), the remaining jobs run. Every acknowledged job must be in its one right final
@@ -24,6 +24,7 @@ mod calm;
 mod clients;
 mod continuous;
 mod faults;
+mod features;
 mod full;
 mod gateways;
 mod identity;
@@ -172,6 +173,8 @@ struct World {
     /// Stops clients and faults. From then on, workers behave correctly.
     stop: CancellationToken,
     workers_stop: CancellationToken,
+    /// All faults are over, and the clocks stay.
+    healed: CancellationToken,
     /// A third of the workers dies whenever this changes.
     kill_workers: watch::Sender<usize>,
     /// The number of requests that add jobs.
@@ -224,6 +227,8 @@ pub async fn run(options: Options) -> Result<(), Vec<String>> {
     let replicating = tokio::spawn(continuous::run(Arc::clone(&world)));
     let watching = tokio::spawn(watch(Arc::clone(&world)));
     let parts = start_parts(&world);
+    let features =
+        if world.has(Part::Features) { features::start(&world) } else { features::Tasks::default() };
     let end = tokio::time::sleep(Duration::from_secs(world.options.seconds));
     let stop = world.stop.clone();
     let ending = tokio::spawn(async move {
@@ -238,8 +243,11 @@ pub async fn run(options: Options) -> Result<(), Vec<String>> {
     webhooks::judge(&world).await;
     verdict::judge(&world).await;
     continuous::judge(&world).await;
+    for task in features.parts {
+        task.await.expect("a part does not panic");
+    }
     world.workers_stop.cancel();
-    for task in working.into_iter().chain([watching]) {
+    for task in working.into_iter().chain(features.hands).chain([watching]) {
         task.await.expect("a worker does not panic");
     }
     world.execs.stop().await;
@@ -331,6 +339,7 @@ impl World {
             begun: Instant::now(),
             stop: CancellationToken::new(),
             workers_stop: CancellationToken::new(),
+            healed: CancellationToken::new(),
             kill_workers: watch::Sender::new(0),
             batches: AtomicU64::new(1),
             down: nodes.iter().map(|_| AtomicBool::new(false)).collect(),

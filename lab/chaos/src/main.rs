@@ -12,7 +12,8 @@ const USAGE: &str = "\
 cargo xtask chaos [OPTION]...
   Many clients and workers of one node (embedded) or two (etcd, FoundationDB), with random faults: kill -9 of nodes, workers and the store's
   servers, a full disk, few descriptors, clocks that jump, copies of the store that everything goes on with. Beside them: webhooks whose
-  receivers are slow, silent, dead and flaky, bulk operations with patterns, a limit of requests, and gateways that cut, lose and refuse answers.
+  receivers are slow, silent, dead and flaky, bulk operations with patterns, a limit of requests, and gateways that cut, lose and refuse answers;
+  schedules, unique keys, groups, rates and graphs, each of whose promises is checked against the events of the server and its last state.
   Healthy webhooks must be prompt, and bulk operations must do what they say. In the end every job
   that was acknowledged must be in its one right end, no two runs may have held it at the same time, and `turnwise store check` must
   find nothing. Otherwise the exit status is 1, and logs, ledger and store are kept.
@@ -25,7 +26,7 @@ cargo xtask chaos [OPTION]...
   --rate N               jobs that are added in a second (60; 20 on a store that nodes share: its servers need the same cores)
   --tenants N            tenants that they are charged to (1000)
   --settle SECONDS       in the end: how long it may take until the next job ends (60)
-  --without PART,…       leave out: webhooks, bulk, limits, gateways, gzip, waits
+  --without PART,…       leave out: webhooks, bulk, limits, gateways, gzip, waits, features
   --faults NAME,…        these faults alone, for example KillNode,FullDisk
   --log LEVEL            the nodes' --log (info)
   --turnwise FILE        the binary (target/release/turnwise, built by the command)

@@ -15,12 +15,14 @@ pub enum Part {
     Gzip,
     /// `turnwise jobs wait`, `turnwise events --follow` and the Python worker of the examples, behind the gateways.
     Waits,
+    /// Schedules, unique keys, groups, rates, and graphs whose jobs hand on their results.
+    Features,
 }
 
 impl Part {
     /// All parts.
-    pub const ALL: [Part; 6] =
-        [Part::Webhooks, Part::Bulk, Part::Limits, Part::Gateways, Part::Gzip, Part::Waits];
+    pub const ALL: [Part; 7] =
+        [Part::Webhooks, Part::Bulk, Part::Limits, Part::Gateways, Part::Gzip, Part::Waits, Part::Features];
 
     /// The part with this name.
     ///

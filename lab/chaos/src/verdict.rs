@@ -165,6 +165,7 @@ pub(super) async fn judge(world: &World) {
     // Jobs that were delayed while a clock was ahead are due at that clock's time.
     let ahead = world.largest_jump.load(Ordering::Relaxed);
     world.set_clocks(ahead);
+    world.healed.cancel();
     drain(world).await;
 
     let (jobs, entries) = (listed(world).await, world.ledger.jobs());
