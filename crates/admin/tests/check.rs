@@ -22,8 +22,8 @@ use turnwise_queue::schedules::{self, NewSchedule, Template};
 use turnwise_queue::tasks::Tasks;
 use turnwise_queue::unique::{self, By, OnConflict, Unique, Within};
 use turnwise_queue::{
-    Claim, Context, JobSpec, Keyspace, NewJob, Parked, RunKey, Terms, Worker, concurrency, filters, jobs,
-    workers,
+    Claim, Context, Input, JobSpec, Keyspace, NewJob, Parked, RunKey, Terms, Worker, concurrency, filters,
+    jobs, workers,
 };
 use turnwise_replicator::doc_processor::{self, Settings};
 use turnwise_replicator::documents::{Draft, databases};
@@ -133,6 +133,10 @@ async fn fill_lasting(store: &Store) {
         claims::claim(Context::new(&tx, keys, "t", 6, 20), "talks", &claim).await?.unwrap();
         let ending = Ending::completed(json(format!("\"{}\"", "x".repeat(20_000))));
         claims::end(Context::new(&tx, keys, "t", 7, 20), "talks", &claim, &ending, None, None).await?;
+        let input = Input { job_type: "t".into(), id: "talks".into() };
+        let reads = NewJob::new("t", "reads", json("1".into()));
+        let reads = reads.with(|spec| drop(spec.inputs.insert("rows".into(), input)));
+        jobs::add(&tx, keys, &reads, 8).await?;
         let calendar = Calendar {
             when: When::Every { every_us: 3_600_000_000, offset_us: 0 },
             from_us: None,
@@ -249,8 +253,10 @@ async fn each_damage_violates_its_own_invariant() {
         (vec![Raw(keys.unique_until(7, "x"), b"")], &[I::UniqueAgrees]),
         (vec![Raw(unique("only"), b"x")], &[I::Readable, I::UniqueAgrees]),
         // Followers.
-        (vec![Raw(keys.follower(("t", "job-8"), "t", "talks"), b"")], &[I::FollowerKnown]),
-        (vec![Raw(keys.follower(("t", "nobody"), "t", "talks"), b"")], &[I::FollowerKnown]),
+        (vec![Raw(keys.follower(("t", "job-8"), "t", "talks"), b"[]")], &[I::FollowerKnown]),
+        (vec![Raw(keys.follower(("t", "nobody"), "t", "talks"), b"[]")], &[I::FollowerKnown]),
+        (vec![Raw(keys.follower(("t", "talks"), "t", "nobody"), b"")], &[I::FollowerKnown]),
+        (vec![Clear(keys.follower(("t", "talks"), "t", "reads"))], &[I::FollowerKnown]),
         // Output.
         (vec![Clear(keys.output_row("t", "talks", "result", 0))], &[I::OutputWhole]),
         (vec![Change(keys.job("t", "talks"), json!({ "has_output": false }))], &[I::OutputWhole]),

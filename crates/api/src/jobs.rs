@@ -214,6 +214,8 @@ pub(super) async fn retry_job(
 
 /// The most jobs that one request retries with a job.
 const MAX_DEPENDENTS: usize = 10_000;
+/// The most jobs behind which one request looks for others. Those that run again already are among them.
+const MAX_SEEN: usize = 100_000;
 
 /// Retries a job, and those after it that were cancelled because of its end.
 pub async fn retry_from(app: &App, caller: &Caller, path: &JobPath) -> Result<Retried> {
@@ -232,30 +234,31 @@ pub async fn retry_from(app: &App, caller: &Caller, path: &JobPath) -> Result<Re
     let own = (path.job_type.clone(), path.id.clone());
     let mut seen = HashSet::from([own.clone()]);
     let mut open = VecDeque::from([(own, None)]);
-    let (mut dependents, mut refused) = (0, 0);
+    let (mut dependents, mut refused, mut more) = (0, HashSet::new(), None);
     while let Some((job, after)) = open.pop_front() {
-        if seen.len() > MAX_DEPENDENTS {
-            return Ok(Retried {
-                dependents: Some(dependents),
-                refused: Some(refused),
-                more: Some(true),
-                ..retried
-            });
+        if dependents >= MAX_DEPENDENTS || seen.len() > MAX_SEEN {
+            more = Some(true);
+            break;
         }
         let (of, last): (_, &Option<(String, String)>) = ((job.0.as_str(), job.1.as_str()), &after);
         let step = app.store.transact(|tx| async move {
             rerun_followers::step(&tx, &app.keys, of, last.as_ref(), may, now_us).await
         });
         let rerun_followers::Step { followers, rerun, refused: not, next } = step.await?;
-        dependents += rerun as u64;
-        refused += not as u64;
+        dependents += rerun.len();
+        // A job may be refused behind one dependency, and run again behind another one.
+        for one in &rerun {
+            refused.remove(one);
+        }
+        refused.extend(not.into_iter().take(MAX_DEPENDENTS.saturating_sub(refused.len())));
         let new: Vec<_> = followers.into_iter().filter(|one| seen.insert(one.clone())).collect();
         if next.is_some() {
             open.push_front((job, next));
         }
         open.extend(new.into_iter().map(|one| (one, None)));
     }
-    Ok(Retried { dependents: Some(dependents), refused: Some(refused), ..retried })
+    let (dependents, refused) = (Some(dependents as u64), Some(refused.len() as u64));
+    Ok(Retried { dependents, refused, more, ..retried })
 }
 
 /// Retries a job.

@@ -86,7 +86,13 @@ pub(super) fn in_order(app: &App, jobs: Vec<NewJob>) -> Result<(Whole, Vec<NewJo
             on.push((job_type, after.id.clone()));
         }
         for (input, wanted) in &mut job.inputs {
-            if let (None, Some(name)) = (&wanted.job, &wanted.name) {
+            if let (Some(_), Some(_)) = (&wanted.job, &wanted.name) {
+                return Err(V1Error::bad(
+                    format!("jobs[{n}].inputs.{input}: states a name and a job"),
+                    "state one of them",
+                ));
+            }
+            if let Some(name) = &wanted.name {
                 let (job_type, id) = named(name, format!("inputs.{input}.name"))?;
                 *wanted = Input { job: Some(format!("{job_type}/{id}")), name: None };
             }

@@ -216,11 +216,7 @@ pub(super) async fn accept(
         bytes += accepted.options.get().len();
         if !accepted.job.inputs.is_empty() {
             let given = given::of_run(&app, &app.store.begin().await?, &accepted.job).await?;
-            bytes += given
-                .values()
-                .filter_map(|one| one.result.as_ref())
-                .map(|json| json.get().len())
-                .sum::<usize>();
+            bytes += serde_json::to_vec(&given).map_or(0, |json| json.len());
             inputs.insert(accepted.claim, given);
         }
         if bytes > MAX_ANSWER_BYTES && !fitting.is_empty() {

@@ -102,6 +102,10 @@ pub async fn around(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Resu
                     continue;
                 }
                 let found = read(&other.0, &other.1).await?;
+                // Its row stays until this job is removed. It may have been another tenant's.
+                if step > 0 && found.is_none() {
+                    continue;
+                }
                 // What the viewer may not see does not exist. A job that is gone has no tenant to ask about.
                 if found.as_ref().is_some_and(|job| !viewer.reads(&job.tenant)) {
                     continue;

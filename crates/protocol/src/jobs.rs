@@ -740,9 +740,10 @@ answers! {
         pub state: State,
         /// With `with_dependents`: how many jobs that were cancelled because of its end wait again.
         pub dependents: Option<u64>,
-        /// How many of them do not, because another job has their unique key, a job that they waited for was removed, or this identity may not run them.
+        /// How many of them do not, because another job has their unique key, a job that they waited for was removed or has ended in a state that they do not accept, or
+        /// this identity may not run them. Those behind them stay cancelled, too.
         pub refused: Option<u64>,
-        /// There are more than 10,000: retry those at the edge, too.
+        /// There may be more than these 10,000: repeat the request.
         pub more: Option<bool>,
     }
 }

@@ -3,7 +3,8 @@
 //! *Model.* `("followers", on_type, on_id, type, id)` has a job that gets the result of another one ([`crate::Inputs`]), or that was cancelled because
 //! of its end. Such a row belongs to the job that is followed, and goes with its record, which states that there may be some
 //! ([`Job::followed`]). So the end of a follower writes nothing here, a job that no one follows costs nothing, and many followers of one job
-//! share no row that each of them writes.
+//! share no row that each of them writes. A follower that is removed, or no longer names an input, clears its row there: a job that is added again
+//! every day is never removed, and would collect them.
 //!
 //! *Results stay.* Before a record is removed because its time is over, [`need`] looks for a follower that has not ended and names the job as
 //! an input. It reads [`AT_ONCE`] rows. If none of these is a reason to keep the record, it clears them, and the next look goes on behind
@@ -19,16 +20,17 @@ use turnwise_store::key::successor;
 use turnwise_store::{Isolation, Transaction};
 
 use crate::after::After;
-use crate::input::Input;
+use crate::input::{Input, Inputs};
 use crate::keyspace::behind;
 use crate::place::Place;
 use crate::rows::{decode, encode, read_job, read_job_with, write_job};
-use crate::{Job, Keyspace, Result, reads};
+use crate::{Job, Keyspace, Result, jobs, reads};
 
 /// The most rows that one look reads.
 pub const AT_ONCE: usize = 25;
-/// The most bytes of what a cancelled job waited for. Of more, its row has only the job that it follows.
-const MAX_WAITED_BYTES: usize = 50_000;
+/// The most bytes of what a cancelled job waited for: less than a value may have, and more than what [`crate::dependencies::MAX_AFTER`] jobs need,
+/// unless their ids are almost only quotes. Of more, there is no row: it would run again too early.
+const MAX_WAITED_BYTES: usize = 90_000;
 
 /// What a cancelled job waited for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,12 +48,30 @@ pub(crate) fn mark(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<(
 /// Enters a job that has been added, or runs again, at each of its inputs. Leaves out an input that does not exist, or belongs to another
 /// tenant: [`inputs`] does the same.
 pub(crate) async fn enter(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    prefetch(tx, keys, job).await?;
     for Input { job_type, id } in job.inputs.values() {
         let other = read_job(tx, keys, job_type, id).await?;
         if let Some(mut other) = other.filter(|other| other.tenant == job.tenant) {
             mark(tx, keys, &mut other)?;
             tx.set(keys.follower((job_type, id), &job.job_type, &job.id), Bytes::new())?;
         }
+    }
+    Ok(())
+}
+
+/// Reads the jobs whose results are inputs at the same time.
+async fn prefetch(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
+    let named = job.inputs.values().map(|input| (input.job_type.as_str(), input.id.as_str()));
+    match job.inputs.len() > 1 {
+        true => jobs::prefetch(tx, keys, named).await,
+        false => Ok(()),
+    }
+}
+
+/// Clears the rows of a job at its inputs, except those that it keeps, because it is removed or changes.
+pub(crate) fn leave(tx: &Transaction, keys: &Keyspace, job: &Job, kept: &Inputs) -> Result<()> {
+    for input in job.inputs.values().filter(|input| !kept.values().any(|other| other == *input)) {
+        tx.clear(keys.follower((&input.job_type, &input.id), &job.job_type, &job.id))?;
     }
     Ok(())
 }
@@ -67,12 +87,11 @@ pub(crate) fn cancelled(
 ) -> Result<()> {
     let waited =
         |one: &After| Waited(one.job_type.clone(), one.id.clone(), one.accepted.clone(), one.otherwise);
-    let mut value = encode(&after.iter().map(waited).collect::<Vec<_>>());
-    if value.len() > MAX_WAITED_BYTES {
-        let own = after.iter().filter(|one| (one.job_type.as_str(), one.id.as_str()) == on);
-        value = encode(&own.map(waited).collect::<Vec<_>>());
+    let value = encode(&after.iter().map(waited).collect::<Vec<_>>());
+    match value.len() > MAX_WAITED_BYTES {
+        true => Ok(()),
+        false => Ok(tx.set(keys.follower(on, job_type, id), value)?),
     }
-    Ok(tx.set(keys.follower(on, job_type, id), value)?)
 }
 
 /// The same, for a job that is added after that end.
@@ -111,7 +130,8 @@ pub(crate) async fn need(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result
         let follower = read_job_with(tx, keys, &job_type, &id, Isolation::Snapshot).await?;
         let wants = |follower: &Job| {
             let mut inputs = follower.inputs.values();
-            inputs.any(|input| (&input.job_type, &input.id) == (&job.job_type, &job.id))
+            let names = inputs.any(|input| (&input.job_type, &input.id) == (&job.job_type, &job.id));
+            names && follower.tenant == job.tenant
         };
         if follower.is_some_and(|follower| !matches!(follower.place, Place::Ended(_)) && wants(&follower)) {
             return Ok(Need::Yes);
@@ -139,6 +159,7 @@ pub type Given = (String, Input, Option<Job>);
 
 /// The inputs of a job, by name. Adds no read conflict.
 pub async fn inputs(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<Given>> {
+    prefetch(tx, keys, job).await?;
     let mut given = Vec::with_capacity(job.inputs.len());
     for (name, input) in &job.inputs {
         let other = read_job_with(tx, keys, &input.job_type, &input.id, Isolation::Snapshot).await?;

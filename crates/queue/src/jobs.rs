@@ -22,9 +22,9 @@ use crate::transition::{self, move_to, place_from};
 pub use crate::types_with_jobs::types_after;
 use crate::unique_rows::UniqueRow;
 use crate::{
-    Active, After, Error, Job, Keyspace, Member, NewJob, Result, State, Then, counts, dependencies, events,
-    followers, group_counts, group_row, lifetime_rows, output, read_pieces, read_small_pieces, reads, tags,
-    unique_rows, write_pieces,
+    Active, After, Error, Inputs, Job, Keyspace, Member, NewJob, Result, State, Then, counts, dependencies,
+    events, followers, group_counts, group_row, lifetime_rows, output, read_pieces, read_small_pieces, reads,
+    tags, unique_rows, write_pieces,
 };
 
 /// Rows that a listing reads per batch; all batches read the same snapshot.
@@ -313,6 +313,7 @@ fn change(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob) -> Res
     if is_regrouped(job, new) {
         group_counts::left(tx, keys, job)?;
     }
+    followers::leave(tx, keys, job, &new.inputs)?;
     let mut spec = new.spec.clone();
     if let Place::Active(run) = &mut job.place {
         let next = mem::replace(&mut spec.locks, mem::take(&mut job.spec.locks));
@@ -723,6 +724,7 @@ pub(crate) fn erase(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> 
     tx.clear(keys.job(&job.job_type, &job.id))?;
     output::clear(tx, keys, job)?;
     followers::clear(tx, keys, job)?;
+    followers::leave(tx, keys, job, &Inputs::new())?;
     Ok(tx.clear_range(keys.options(&job.job_type, &job.id))?)
 }
 

@@ -67,7 +67,8 @@ pub async fn settle(tx: &Transaction, keys: &Keyspace, due: &[Due], now_us: i64)
             prefetch(tx, keys, next.map(|due| (due.job_type.as_str(), due.id.as_str()))).await?;
         }
         let job = read_job(tx, keys, job_type, id).await?.filter(|job| job.due_us == Some(*at_us));
-        let rows = job.as_ref().map_or(1, |job| MOST_WRITES + job.group_rows() + 2 * job.unmet() as usize);
+        let rows = |job: &Job| MOST_WRITES + job.group_rows() + job.inputs.len() + 2 * job.unmet() as usize;
+        let rows = job.as_ref().map_or(1, rows);
         if n > 0 && !(tx.has_room() && tx.has_room_for(rows, rows)) {
             break;
         }

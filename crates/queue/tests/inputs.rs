@@ -1,14 +1,17 @@
 //! Results that are handed on: who gets them, how long they stay, and jobs that are tried again with those after them.
 
-use crate::common::{T, json};
+use std::collections::{HashSet, VecDeque};
+
+use crate::common::{T, json, rows_in};
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::dependencies::After;
 use turnwise_queue::jobs::{self, Added};
 use turnwise_queue::rerun_followers::{self, Step};
+use turnwise_queue::unique::{By, Mode, OnConflict, Unique, Within};
 use turnwise_queue::{
-    Claim, Context, Error, Input, Lifetime, MAX_INPUTS, NewJob, Result, State, await_inputs, dependencies,
-    followers, lifetimes,
+    Claim, Context, Error, Input, Lifetime, MAX_INPUTS, NewJob, Result, State, await_inputs, check,
+    dependencies, followers, lifetimes,
 };
 use turnwise_store::Limits;
 
@@ -89,22 +92,34 @@ impl World {
         while self.run(async |tx, keys| jobs::prune(tx, keys, T, 1_000, 3, &mut behind).await).await > 0 {}
     }
 
+    /// Looks for followers of a job that were cancelled because of its end.
+    async fn step(&self, id: &str, last: Option<&(String, String)>) -> Step {
+        let of = (T, id);
+        self.run(async |tx, keys| rerun_followers::step(tx, keys, of, last, |_| true, 15).await).await
+    }
+
+    /// Updates all dependents of jobs that have ended.
+    async fn settle(&self) {
+        while let Some(group) =
+            dependencies::next_unsettled(&self.tx().await, &self.keys, None).await.unwrap()
+        {
+            self.run(async |tx, keys| dependencies::settle(tx, keys, &group, 40).await).await;
+        }
+    }
+
     /// Retries a job with those that were cancelled because of its end. Returns how many of them wait again.
     async fn retry_from(&self, id: &str) -> usize {
         self.run(async |tx, keys| jobs::rerun(tx, keys, T, id, 15).await).await;
-        let (mut open, mut all) = (vec![(T.to_owned(), id.to_owned(), None)], 0);
-        while let Some((job_type, id, last)) = open.pop() {
-            let Step { followers, rerun, next, .. } = self
-                .run(async |tx, keys| {
-                    let of = (job_type.as_str(), id.as_str());
-                    rerun_followers::step(tx, keys, of, last.as_ref(), |_| true, 15).await
-                })
-                .await;
-            all += rerun;
+        let (mut open, mut all) = (VecDeque::from([(id.to_owned(), None)]), 0);
+        let mut seen = HashSet::new();
+        while let Some((id, last)) = open.pop_front() {
+            let Step { followers, rerun, next, .. } = self.step(&id, last.as_ref()).await;
+            all += rerun.len();
             if next.is_some() {
-                open.push((job_type, id, next));
+                open.push_front((id, next));
             }
-            open.extend(followers.into_iter().map(|(job_type, id)| (job_type, id, None)));
+            let new = followers.into_iter().filter(|(_, id)| seen.insert(id.clone()));
+            open.extend(new.map(|(_, id)| (id, None)));
         }
         all
     }
@@ -252,7 +267,7 @@ async fn jobs_that_no_one_follows_have_no_mark() {
     for id in ["a", "b", "c"] {
         assert!(!world.get(id).await.followed, "{id}");
     }
-    let rows = crate::common::rows_in(&world.store, world.keys.followers(T, "a")).await;
+    let rows = rows_in(&world.store, world.keys.followers(T, "a")).await;
     assert!(rows.is_empty());
 }
 
@@ -314,10 +329,157 @@ async fn a_wide_graph_is_tried_again_in_small_steps() {
         world.add(&after(&format!("d{n:03}"), &["a"])).await;
     }
     world.fail("a").await;
-    while let Some(group) = dependencies::next_unsettled(&world.tx().await, &world.keys, None).await.unwrap()
-    {
-        world.run(async |tx, keys| dependencies::settle(tx, keys, &group, 40).await).await;
-    }
+    world.settle().await;
     assert_eq!(world.retry_from("a").await, wide);
     assert_eq!(world.state("d000").await, Some(State::Delayed));
+}
+
+#[tokio::test]
+async fn a_retry_that_was_interrupted_goes_on_behind_what_runs_again() {
+    let world = World::new().await;
+    world.add(&wants("a", &[])).await;
+    world.add(&wants("b", &["a"])).await;
+    world.add(&after("c", &["b"])).await;
+    world.fail("a").await;
+    world.run(async |tx, keys| jobs::rerun(tx, keys, T, "a", 15).await).await;
+    let step = world.step("a", None).await;
+    assert_eq!((step.rerun.len(), step.followers.len()), (1, 1));
+    assert_eq!(world.state("c").await, Some(State::Cancelled));
+    assert_eq!(world.retry_from("a").await, 1);
+    assert_eq!(world.waits_for("c").await, ["b"]);
+}
+
+#[tokio::test]
+async fn paths_of_other_lengths_meet_at_a_job_that_is_tried_again_once() {
+    let world = World::new().await;
+    world.add(&wants("a", &[])).await;
+    world.add(&after("short", &["a"])).await;
+    world.add(&after("long-1", &["a"])).await;
+    world.add(&after("long-2", &["long-1"])).await;
+    world.add(&after("long-3", &["long-2"])).await;
+    world.add(&wants("meet", &["short", "long-3"])).await;
+    world.add(&after("last", &["meet"])).await;
+    world.fail("a").await;
+    assert_eq!(world.retry_from("a").await, 6);
+    assert_eq!(world.waits_for("meet").await, ["long-3", "short"]);
+    assert_eq!(world.waits_for("last").await, ["meet"]);
+}
+
+#[tokio::test]
+async fn a_job_that_does_not_run_again_keeps_those_behind_it_cancelled() {
+    let world = World::new().await;
+    let unique = Unique {
+        mode: Mode::UntilEnd,
+        by: By::Key("k".into()),
+        within: Within::Type,
+        on_conflict: OnConflict::Keep,
+    };
+    let keyed = |new: NewJob| new.with(|spec| spec.unique = Some(unique.clone()));
+    world.add(&wants("a", &[])).await;
+    world.add(&keyed(after("b", &["a"]))).await;
+    world.add(&after("c", &["b"])).await;
+    world.fail("a").await;
+    world.add(&keyed(after("holder", &[]))).await;
+    let before = world.get("c").await.history.len();
+    world.run(async |tx, keys| jobs::rerun(tx, keys, T, "a", 15).await).await;
+    let step = world.step("a", None).await;
+    assert_eq!((step.refused.len(), step.rerun.len(), step.followers.len()), (1, 0, 0));
+    assert_eq!(world.retry_from("a").await, 0);
+    assert_eq!(world.get("c").await.history.len(), before);
+    // The key is free.
+    world.complete("holder", "1").await;
+    assert_eq!(world.retry_from("a").await, 2);
+    // What fails for a reason of its own is not retried from before it.
+    world.complete("a", "1").await;
+    world.fail("b").await;
+    assert_eq!((world.retry_from("a").await, world.state("c").await), (0, Some(State::Cancelled)));
+}
+
+#[tokio::test]
+async fn jobs_that_are_cancelled_only_after_a_retry_are_found_by_the_next_one() {
+    let world = World::new().await;
+    world.add(&wants("a", &[])).await;
+    let wide = 150;
+    for n in 0..wide {
+        world.add(&after(&format!("d{n:03}"), &["a"])).await;
+    }
+    world.fail("a").await;
+    let first = world.retry_from("a").await;
+    world.settle().await;
+    assert_eq!(
+        (first + world.retry_from("a").await, world.state("d149").await),
+        (wide, Some(State::Delayed))
+    );
+}
+
+#[tokio::test]
+async fn a_follower_whose_input_is_another_tenants_by_now_does_not_stop_the_others() {
+    let world = World::new().await;
+    world.add(&wants("a", &[])).await;
+    world.add(&wants("b", &["a"])).await;
+    world.add(&after("c", &["a"])).await;
+    world.fail("a").await;
+    world.add(&wants("a", &[]).with(|spec| spec.tenant = "other".to_owned())).await;
+    let step = world.step("a", None).await;
+    assert_eq!((step.refused.len(), step.rerun.len()), (1, 1));
+    assert_eq!(world.state("c").await, Some(State::Delayed));
+}
+
+#[tokio::test]
+async fn a_job_that_waited_for_many_with_long_ids_waits_for_all_of_them_again() {
+    let world = World::with_limits(Limits::DEFAULT).await;
+    let ids: Vec<String> = (0..100).map(|n| format!("{n:0500}")).collect();
+    for id in &ids {
+        world.add(&wants(id, &[])).await;
+    }
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    world.add(&after("wide", &ids)).await;
+    world.fail(ids[7]).await;
+    assert_eq!(world.retry_from(ids[7]).await, 1);
+    assert_eq!(world.waits_for("wide").await.len(), 100);
+}
+
+#[tokio::test]
+async fn a_job_that_is_added_again_and_again_does_not_collect_rows_of_followers() {
+    let world = World::new().await;
+    let rows = async || {
+        let (a, b) = (world.keys.followers(T, "a"), world.keys.followers(T, "b"));
+        (rows_in(&world.store, a).await.len(), rows_in(&world.store, b).await.len())
+    };
+    world.add(&wants("b", &[])).await;
+    world.complete("b", "1").await;
+    for id in ["one", "two"] {
+        world.add(&wants("a", &[])).await;
+        world.complete("a", "1").await;
+        world.add(&wants(id, &["a", "b"])).await;
+        // It needs another result now.
+        world.add(&wants(id, &["a"])).await;
+        assert_eq!(rows().await, (1, 0));
+        world.complete(id, "1").await;
+        world.run(async |tx, keys| jobs::remove(tx, keys, T, id).await).await;
+        assert_eq!(rows().await, (0, 0));
+    }
+}
+
+#[tokio::test]
+async fn the_check_finds_rows_of_followers_that_are_lost_or_belong_to_no_follower() {
+    let world = World::new().await;
+    world.add(&wants("a", &[])).await;
+    world.add(&wants("b", &["a"])).await;
+    world.complete("a", "1").await;
+    let (b, nobody) = (world.keys.follower((T, "a"), T, "b"), world.keys.follower((T, "a"), T, "nobody"));
+    let found = async || {
+        let rows = rows_in(&world.store, (bytes::Bytes::new(), b"\xff"[..].into())).await;
+        check::check_rows(&world.keys, &rows).iter().map(|found| found.invariant).collect::<Vec<_>>()
+    };
+    for key in [world.keys.follower((T, "a"), T, "a"), nobody] {
+        world.unchecked(async |tx, _| Ok(tx.set(key.clone(), bytes::Bytes::new())?)).await.unwrap();
+        assert_eq!(found().await, [check::Invariant::FollowerKnown]);
+        world.unchecked(async |tx, _| Ok(tx.clear(key)?)).await.unwrap();
+    }
+    world.unchecked(async |tx, _| Ok(tx.clear(b)?)).await.unwrap();
+    assert_eq!(found().await, [check::Invariant::FollowerKnown]);
+    // It has ended, and needs nothing.
+    world.unchecked(async |tx, keys| jobs::cancel(tx, keys, T, "b", 30).await).await.unwrap();
+    assert_eq!(found().await, []);
 }

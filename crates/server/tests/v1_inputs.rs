@@ -136,6 +136,7 @@ async fn a_whole_graph_is_added_by_names_in_any_order_or_not_at_all() {
     refused(&|body| body["jobs"][2]["after"] = json!([{ "name": "load" }]), "waits for itself").await;
     refused(&|body| body["jobs"][1]["type"] = json!("replication"), "cannot be added here").await;
     refused(&|body| body["jobs"][0]["inputs"]["rows"] = json!({ "job": "extract" }), "inputs.rows").await;
+    refused(&|body| body["jobs"][0]["inputs"]["rows"]["job"] = json!("extract/e"), "a name and a job").await;
     let unique = json!({ "mode": "until_end", "key": "k" });
     add(&server, "extract", json!({ "id": "holder", "unique": unique })).await;
     refused(&|body| body["jobs"][2]["unique"] = unique.clone(), "no job was added").await;
@@ -190,6 +191,30 @@ async fn a_graph_is_retried_from_the_job_that_failed() {
     // Its page shows the job that it comes from, and where the time went.
     let shown = page(&server, "/ui/job?type=load&id=l").await;
     assert!(shown.contains(id) && shown.contains("waited ") && shown.contains("critical"), "{shown}");
+}
+
+#[tokio::test]
+async fn a_graph_is_retried_as_far_as_it_can_be_and_shows_no_removed_jobs() {
+    let server = TestServer::start().await;
+    let unique = json!({ "mode": "until_end", "key": "k" });
+    let after = |id: &str, on: &str| json!({ "id": id, "after": [{ "id": on }] });
+    add(&server, "t", json!({ "id": "first" })).await;
+    let mut keyed = after("keyed", "first");
+    keyed["unique"] = unique.clone();
+    add(&server, "t", keyed).await;
+    for (id, on) in [("behind", "keyed"), ("free", "first"), ("gone-by-now", "first")] {
+        add(&server, "t", after(id, on)).await;
+    }
+    let mut worker = ExternalWorker::register(&server, "t", 1).await;
+    worker.run("fail", json!({ "reason": "no", "retry": false })).await;
+    assert_eq!(server.delete("/v1/jobs/t/gone-by-now").await.status, 200);
+    let shown = page(&server, "/ui/job?type=t&id=first").await;
+    assert!(shown.contains("behind") && !shown.contains("gone-by-now"), "{shown}");
+    add(&server, "t", json!({ "id": "holder", "unique": unique })).await;
+    let retried = server.post("/v1/jobs/t/first/retry", &json!({ "with_dependents": true })).await.body;
+    assert_eq!((&retried["dependents"], &retried["refused"]), (&json!(1), &json!(1)), "{retried}");
+    assert_eq!(server.get("/v1/jobs/t/free").await.body["state"], "blocked");
+    assert_eq!(server.get("/v1/jobs/t/behind").await.body["state"], "cancelled");
 }
 
 #[tokio::test]

@@ -286,7 +286,8 @@ impl Transaction {
         }
         let wanted: Vec<RangeRead> = {
             let pending = self.pending.lock();
-            reads.into_iter().filter(|read| !pending.prefetched_ranges.contains_key(read)).collect()
+            let is_known = |read: &RangeRead| pending.prefetched_ranges.contains_key(read);
+            reads.into_iter().filter(|read| !read.is_empty() && !is_known(read)).collect()
         };
         let read = |read: RangeRead| async move {
             let rows = self.snapshot.range(&read).await?;

@@ -99,6 +99,9 @@ pub(super) fn subjects(row: &Row, value: &Bytes) -> Vec<Subject> {
         if matches!(row, Row::Job(_)) && job.0 == JOB_TYPE {
             subjects.push(Subject::DocumentsJob(job.1.clone()));
         }
+        if let Row::Follower(_, follower) = row {
+            subjects.push(Subject::Job(follower.clone()));
+        }
         return subjects;
     }
     if let Some(name) = row.of_schedule() {
@@ -270,10 +273,13 @@ impl<'a> Books<'a> {
                 self.groups.entry((tenant.clone(), name.clone())).or_default().add(&row, value);
             }
             // These rows are few compared with jobs, or soon cleared.
-            Row::After(job, _)
-            | Row::Dependent(job, _, _)
-            | Row::Follower(job, _)
-            | Row::Unwatched(job, _) => self.flag(of_job(job)),
+            Row::After(job, _) | Row::Dependent(job, _, _) | Row::Unwatched(job, _) => self.flag(of_job(job)),
+            Row::Follower(job, follower) => {
+                self.flag(of_job(job));
+                if value.is_empty() {
+                    self.find(of_job(follower), hash(&("follows", job)))?;
+                }
+            }
             Row::Worker(worker, _) => {
                 self.types.insert(worker.0.clone());
                 self.workers.insert(worker.clone());
@@ -398,6 +404,10 @@ impl<'a> Books<'a> {
         }
         if let Some(at) = job.parked() {
             self.promise(subject, hash(&("parked", at)))?;
+        }
+        // One that was removed has no row; the examination clears such a job.
+        for input in job.inputs.values().collect::<BTreeSet<_>>() {
+            self.promise(subject, hash(&("follows", (&input.job_type, &input.id))))?;
         }
         for lock in job.held().into_iter().flat_map(Held::locks) {
             self.promise(subject, hash(&("lock", &lock.spot, &lock.mode, job.claim())))?;

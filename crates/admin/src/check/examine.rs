@@ -9,8 +9,8 @@ use turnwise_policy::eligibility::rate::MAX_STARTS;
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_queue::check::{
     BucketTally, CountTally, Finding, GroupRows, IndexRow, JobKey, JobRows, LockTally, Row, ScheduleRows,
-    UniqueTally, WorkerRow, check_awaited, check_claims, check_group, check_job, check_schedule, check_stamp,
-    check_waiting, check_worker, read_record, unique_holder,
+    UniqueTally, WorkerRow, check_awaited, check_claims, check_follows, check_group, check_job,
+    check_schedule, check_stamp, check_waiting, check_worker, read_record, unique_holder,
 };
 use turnwise_queue::groups::GROUP_TAG;
 use turnwise_queue::jobs::types_after;
@@ -154,6 +154,9 @@ impl Examiner {
                     Row::Unique(hash) if unique_holder(&value).as_ref() == Some(key) => {
                         rows.unique.insert(hash);
                     }
+                    Row::Follower(on, follower) if follower == *key => {
+                        rows.follows.insert(on, value.is_empty());
+                    }
                     row => drop(rows.add(row, &value)),
                 }
             }
@@ -175,6 +178,15 @@ impl Examiner {
             let record = record.and_then(|value| read_record(on, &value).ok());
             let unsettled = get(tx, &keys.unsettled_entry((&on.0, &on.1), *group)).await?;
             findings.extend(check_awaited(keys, key, &awaited, record.as_ref(), unsettled.is_some()));
+        }
+        if let Some(job) = &rows.record {
+            for input in job.inputs.values() {
+                let on = (input.job_type.clone(), input.id.clone());
+                let has_row = get(tx, &keys.follower((&on.0, &on.1), &key.0, &key.1)).await?.is_some();
+                let other = get(tx, &keys.job(&on.0, &on.1)).await?;
+                let other = other.and_then(|value| read_record(&on, &value).ok());
+                findings.extend(check_follows(keys, job, input, other.as_ref(), has_row));
+            }
         }
         let claim = rows.record.as_ref().and_then(|job| job.claim().cloned());
         let mut holder_rows = BTreeMap::new();

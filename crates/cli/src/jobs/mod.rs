@@ -238,11 +238,11 @@ async fn retry(args: RetryArgs) -> Result<(), Failure> {
         }
         if let Some(refused) = retried.refused.filter(|refused| *refused > 0) {
             tell!(
-                "{refused} do not: another job has their unique key, what they waited for was removed, or you may not run them"
+                "{refused} do not: another job has their unique key, what they waited for was removed or has ended otherwise, or you may not run them"
             );
         }
         if retried.more == Some(true) {
-            tell!("there are more: retry the last ones with --with-dependents, too");
+            tell!("there may be more: repeat the command");
         }
         // After a repeated retry, the job is already pending.
         if retried.retried || retried.state == State::Pending || dependents > 0 {

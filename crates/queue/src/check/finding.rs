@@ -110,10 +110,10 @@ invariants! {
     WaitsFor: "a dependency has two rows, and its end will update the job",
         "the job waits for ever, or starts before its dependencies have ended",
         "retry the job (`turnwise jobs retry`) to start it without waiting any longer; add it again to wait again";
-    /// A record states whether it has followers.
-    FollowerKnown: "a job with followers has a record that says so",
+    /// A record states whether it has followers, and each job that is to get a result is one.
+    FollowerKnown: "a job that is to get a result has a row at the job before it, whose record says so",
         "the result of the job may be removed before a job that is to get it has ended, or a row stays for ever",
-        "add the jobs again that get the result; clear a row without a record by hand";
+        "add the jobs again that get the result; clear a row without a record, or without a follower, by hand";
     /// Workers read the queues of the tenants that wait.
     TenantWaits: "a tenant with pending jobs has a `waiting` row",
         "no worker reads the tenant's queue: its jobs do not start until another one is added",

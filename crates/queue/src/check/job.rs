@@ -13,7 +13,7 @@ use crate::dependencies::AfterRow;
 use crate::locks::{HolderRow, QueueRow, Spot};
 use crate::pieces::PIECE_BYTES;
 use crate::record::Record;
-use crate::{Active, Claim, Job, Keyspace, Parked, Then, output, unique_key as unique};
+use crate::{Active, Claim, Input, Job, Keyspace, Parked, Then, output, unique_key as unique};
 
 /// All rows of one job.
 #[derive(Debug, Clone, Default)]
@@ -52,6 +52,8 @@ pub struct JobRows {
     pub back: BTreeSet<(JobKey, i64)>,
     /// Its followers.
     pub followers: BTreeSet<JobKey>,
+    /// The jobs that it follows, and whether only for their results.
+    pub follows: BTreeMap<JobKey, bool>,
 }
 
 impl JobRows {
@@ -61,6 +63,7 @@ impl JobRows {
         let of_values = self.pieces.len() + self.output.len();
         let of_run = self.locks.len() + self.queued.len() + self.buckets.len() + self.deadlines.len();
         let of_place = of_place + self.lifetimes.len() + self.unique.len() + self.followers.len();
+        let of_place = of_place + self.follows.len();
         self.raw.is_none() && of_place + of_values + of_run + self.after.len() + self.back.len() == 0
     }
 
@@ -229,6 +232,10 @@ pub fn check_job(
         let row = keys.follower((&key.0, &key.1), &follower.0, &follower.1);
         found(Invariant::FollowerKnown, &row, "the record states that it has no followers".to_owned());
     }
+    let gets = |on: &JobKey| job.inputs.values().any(|of| (&of.job_type, &of.id) == (&on.0, &on.1));
+    for row in unread(keys, key, rows, gets) {
+        found(Invariant::FollowerKnown, &row, "its follower does not name the result".to_owned());
+    }
     if let Some(problem) = job.wrong_key() {
         found(Invariant::UniqueAgrees, &record_key, problem.to_owned());
     }
@@ -315,6 +322,7 @@ fn check_orphans(
     let dependencies = dependency_rows(keys, key, rows).into_iter().map(|row| (Invariant::WaitsFor, row));
     let followers = rows.followers.iter();
     let followers = followers.map(|one| keys.follower((&key.0, &key.1), &one.0, &one.1));
+    let followers = followers.chain(unread(keys, key, rows, |_| false));
     let dependencies = dependencies.chain(followers.map(|row| (Invariant::FollowerKnown, row)));
     for (invariant, row) in
         present(keys, key, rows).into_iter().chain(pieces).chain(output).chain(dependencies)
@@ -408,6 +416,29 @@ pub fn check_awaited(
         &row,
         "the record of the dependency does not name this group of dependents",
     ))
+}
+
+/// The rows of a job at others whose results it does not get. A row with what a cancelled job waited for stays as long as the record of the other one.
+fn unread(keys: &Keyspace, key: &JobKey, rows: &JobRows, gets: impl Fn(&JobKey) -> bool) -> Vec<Bytes> {
+    let unread = rows.follows.iter().filter(|(on, only_result)| **only_result && !gets(on));
+    unread.map(|(on, _)| keys.follower((&on.0, &on.1), &key.0, &key.1)).collect()
+}
+
+/// Checks that the record of an input stays until a job has ended, if it was there when the job was added.
+pub fn check_follows(
+    keys: &Keyspace,
+    job: &Job,
+    input: &Input,
+    record: Option<&Job>,
+    has_row: bool,
+) -> Option<Finding> {
+    let is_needed =
+        |other: &Job| other.tenant == job.tenant && other.added_us <= job.added_us && !job.state().is_final();
+    if has_row || !record.is_some_and(is_needed) {
+        return None;
+    }
+    let row = keys.follower((&input.job_type, &input.id), &job.job_type, &job.id);
+    Some(Finding::new(Invariant::FollowerKnown, &row, "a job names the result, and the row is missing"))
 }
 
 /// The first problem with the rows of a job's output.

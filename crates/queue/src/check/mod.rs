@@ -24,7 +24,7 @@ pub use bucket::BucketTally;
 pub use count::CountTally;
 pub use finding::{Finding, Invariant};
 pub use group::{GroupRows, Groups, check_group};
-pub use job::{JobRows, check_awaited, check_job, has_other_fields, read_record, whole};
+pub use job::{JobRows, check_awaited, check_follows, check_job, has_other_fields, read_record, whole};
 pub use lock::LockTally;
 pub use row::{Row, WorkerRow, key_text};
 pub use schedule::{ScheduleRows, check_schedule};

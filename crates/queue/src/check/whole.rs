@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     BucketTally, CountTally, Finding, Groups, IndexRow, Invariant, JobKey, JobRows, LockTally, Row,
-    ScheduleRows, UniqueTally, WorkerRow, check_awaited, check_claims, check_group, check_job,
+    ScheduleRows, UniqueTally, WorkerRow, check_awaited, check_claims, check_follows, check_group, check_job,
     check_schedule, check_single, check_stamp, check_waiting, check_worker, unique_holder,
 };
 use crate::{Active, Keyspace};
@@ -41,6 +41,9 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
         {
             let worker = (job_type.clone(), worker.clone());
             active.entry(worker).or_default().insert(id.clone(), report);
+        }
+        if let Row::Follower(on, follower) = &row {
+            jobs.entry(follower.clone()).or_default().follows.insert(on.clone(), value.is_empty());
         }
         if let Some(job) = row.of_job().cloned() {
             // A record that cannot be read is reported with its job.
@@ -80,6 +83,12 @@ pub fn check_rows(keys: &Keyspace, rows: &[(Bytes, Bytes)]) -> Vec<Finding> {
         for awaited in &rows.after {
             let other = jobs.get(&awaited.0).and_then(|rows| rows.record.as_ref());
             findings.extend(check_awaited(keys, job, awaited, other, unsettled.contains(awaited)));
+        }
+        for (record, input) in rows.record.iter().flat_map(|job| job.inputs.values().map(move |of| (job, of)))
+        {
+            let on = (input.job_type.clone(), input.id.clone());
+            let other = jobs.get(&on).and_then(|rows| rows.record.as_ref());
+            findings.extend(check_follows(keys, record, input, other, rows.follows.contains_key(&on)));
         }
     }
     for (worker, rows) in &workers {
