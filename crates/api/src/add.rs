@@ -12,7 +12,7 @@ use turnwise_queue::tags::MAX_TAGS;
 use turnwise_queue::trace::Traceparent;
 use turnwise_queue::unique::{self as queue_unique, Outcome};
 use turnwise_queue::{
-    DEFAULT_TENANT, Holder, JobSpec, MAX_PRIORITY, MIN_PRIORITY, Then, await_inputs, dependencies, jobs,
+    DEFAULT_TENANT, JobSpec, MAX_PRIORITY, MIN_PRIORITY, Then, await_inputs, dependencies, jobs,
 };
 use turnwise_store::{Error as StoreError, MaybeStoreError as _, Store, Transaction};
 use turnwise_web::access::Caller;
@@ -348,14 +348,6 @@ async fn check_jobs(app: &App, caller: &Caller, tx: &Transaction, ready: &Ready)
         let changes = request.if_exists == IfExists::Again || old.then() == Then::Remove;
         if changes && !caller.writes(&old.tenant) {
             return Err(V1Error::read_only(&old.tenant));
-        }
-        // Its dependencies would take it from its hold.
-        if changes && !job.after.is_empty() && old.held_by() == Some(Holder::Operator) {
-            return Err(V1Error::conflict(
-                codes::CONFLICT,
-                "an operator holds this job",
-                "leave `after` out, or ask an operator to release the job",
-            ));
         }
     }
     for (n, after) in job.after.iter().enumerate() {

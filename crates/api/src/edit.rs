@@ -274,15 +274,15 @@ pub(super) async fn check_hidden(
 
 /// Hold a job
 ///
-/// Takes a job that waits out of the queue until it is released. A job that is pending, delayed, crashing, limited or paused by a filter can be held. What an
-/// operator holds, only an operator releases.
+/// Takes a job that waits out of the queue until it is released. A job that is pending, delayed, crashing, limited or paused by a filter can be held. One that is
+/// blocked goes on waiting for its dependencies, and is held then. What an operator holds, only an operator releases, also if the job is cancelled and retried meanwhile.
 #[utoipa::path(
     post, path = "/jobs/{type}/{id}/hold", tag = "jobs", operation_id = "hold_job", params(JobPath),
     request_body = Nothing,
     responses(
         (status = 200, body = HeldJob, description = "The job is held."),
         (status = 403, body = turnwise_protocol::Error, description = "`forbidden`: jobs of this type follow from documents, webhooks or settings."),
-        (status = 409, body = turnwise_protocol::Error, description = "`conflict`: the job runs, waits for other jobs, or has ended."),
+        (status = 409, body = turnwise_protocol::Error, description = "`conflict`: the job runs, or has ended."),
         NoJob, BadBody, Common,
     ),
 )]
@@ -301,7 +301,7 @@ pub async fn hold(app: &App, caller: &Caller, path: &JobPath) -> Result<HeldJob>
             V1Error::conflict(
                 codes::CONFLICT,
                 format!("the job cannot be held: {reason}"),
-                "hold a job while it is pending, delayed, crashing, limited or paused",
+                "hold a job while it waits",
             )
         })?;
         Ok::<_, V1Error>(held_job(&job))
@@ -350,5 +350,5 @@ fn holder(caller: &Caller) -> Holder {
 }
 
 fn held_job(job: &QueueJob) -> HeldJob {
-    HeldJob { state: view::state(job), paused_by: job.paused().map(str::to_owned) }
+    HeldJob { state: view::state(job), paused_by: job.paused_by().map(str::to_owned) }
 }

@@ -197,6 +197,9 @@ pub(super) struct FailuresParams {
     /// Only jobs of this tenant.
     #[param(value_type = Option<names::Name>, nullable = false)]
     tenant: Option<String>,
+    /// Only jobs of this task.
+    #[param(value_type = Option<names::TaskName>, nullable = false)]
+    task: Option<String>,
 }
 
 /// Count failures by reason
@@ -210,19 +213,20 @@ pub(super) struct FailuresParams {
 )]
 pub(super) async fn count_failures(
     Call { app, caller, .. }: Call,
-    Params(FailuresParams { job_type, tenant }): Params<FailuresParams>,
+    Params(FailuresParams { job_type, tenant, task }): Params<FailuresParams>,
 ) -> Result<Shown<Failures>> {
     check_stated(&tenant, |tenant| names::check_name("tenant", tenant))?;
     check_stated(&job_type, names::check_type)?;
-    Ok(Shown(most_frequent(&app, &caller, job_type.as_deref(), tenant.as_deref(), MAX_FAILURES).await?))
+    check_stated(&task, names::check_task)?;
+    let of = (job_type.as_deref(), tenant.as_deref(), task.as_deref());
+    Ok(Shown(most_frequent(&app, &caller, of, MAX_FAILURES).await?))
 }
 
-/// The most frequent failures that the caller may see.
+/// The most frequent failures that the caller may see, of a type, a tenant and a task if they are given.
 pub async fn most_frequent(
     app: &App,
     caller: &Caller,
-    job_type: Option<&str>,
-    tenant: Option<&str>,
+    (job_type, tenant, task): (Option<&str>, Option<&str>, Option<&str>),
     most: usize,
 ) -> Result<Failures> {
     let tx = app.store.begin().await?;
@@ -235,7 +239,8 @@ pub async fn most_frequent(
         None => own_tenants(app, caller, &tx, Some(&types)).await?,
     };
     let sees = |tenant: &str| caller.reads(tenant);
-    let found = failures::most_frequent(&tx, &app.keys, &types, tenants.as_deref(), &sees, most).await?;
+    let found = failures::most_frequent(&tx, &app.keys, &types, tenants.as_deref(), task, &sees, most);
+    let found = found.await?;
     let of = |failure: failures::Failure| Failure {
         reason_class: failure.class,
         jobs: failure.jobs,

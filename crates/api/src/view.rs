@@ -78,7 +78,7 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
     };
     let ended = job.state().is_final();
     api::Job {
-        paused_by: job.paused().map(str::to_owned),
+        paused_by: job.paused_by().map(str::to_owned),
         limited: job.limited().map(limited),
         waits_for: (state == api::State::Blocked).then_some(job.unmet()),
         cancel_requested: job.cancel_requested(),

@@ -209,9 +209,14 @@ impl Client {
     ///
     /// # Errors
     /// The server does not answer.
-    pub async fn failures(&self, job_type: Option<&str>, tenant: Option<&str>) -> Result<Failures> {
-        let request = Request::new(Method::GET, &["failures"]);
-        self.call(&request.query("type", job_type).query("tenant", tenant), Repeat::Harmless).await
+    pub async fn failures(
+        &self,
+        job_type: Option<&str>,
+        tenant: Option<&str>,
+        task: Option<&str>,
+    ) -> Result<Failures> {
+        let request = Request::new(Method::GET, &["failures"]).query("type", job_type);
+        self.call(&request.query("tenant", tenant).query("task", task), Repeat::Harmless).await
     }
 
     /// Workers of a type, or of all, sorted by type and id, in pages.

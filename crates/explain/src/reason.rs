@@ -183,7 +183,8 @@ pub(crate) fn sentence(
             let have = if job.unmet() == 1 { "has" } else { "have" };
             let named: Vec<String> = after.iter().take(MAX_NAMED).map(named).collect();
             let more = if after.len() > named.len() { ", …" } else { "" };
-            format!("Waits until {others} {have} ended: {}{more}.", named.join(", "))
+            let then = if job.hold.is_some() { " It is held then." } else { "" };
+            format!("Waits until {others} {have} ended: {}{more}.{then}", named.join(", "))
         }
         Reason::Due => "Its delay is over: a worker puts it into the queue at its next pass.".to_owned(),
         Reason::Runs => format!("{}.", runs(job, node)),

@@ -81,7 +81,7 @@ pub(super) fn for_one(job: &Job, here: &str, has_dependents: bool) -> Markup {
                 span.quiet { "The jobs that were cancelled because of it wait for it again." }
             }
         }
-        @if is_editable && job.state != State::Blocked {
+        @if is_editable {
             form.actions method="post" action="/ui/jobs/hold" {
                 (hidden("job", &at))
                 (hidden("back", here))

@@ -163,8 +163,8 @@ async fn all(visit: &Visit, filter: &Filter<'_>, types: &[String]) -> Result<Mar
     let looked_at = looked_at.unwrap_or(0);
     let failures = match (filter.condition, filter.text.or(filter.class).or(filter.tag), filter.state) {
         (None, None, None | Some(State::Failed)) if after.is_none() => {
-            let (job_type, tenant) = (filter.job_type, filter.tenant);
-            Some(v1::sorted::most_frequent(app, caller, job_type, tenant, MAX_FAILURES).await?)
+            let of = (filter.job_type, filter.tenant, None);
+            Some(v1::sorted::most_frequent(app, caller, of, MAX_FAILURES).await?)
         }
         _ => None,
     };
@@ -279,11 +279,15 @@ fn reasons(filter: &Filter<'_>, failures: &Failures, now_us: i64) -> Markup {
         let (state, class) = (Some(State::Failed), Some(class));
         Filter { state, class, ..*filter }.link(None, None)
     };
+    let of_task = |task: &str| {
+        let condition = format!("task = {}", serde_json::Value::from(task));
+        Filter { state: Some(State::Failed), condition: Some(&condition), ..*filter }.link(None, None)
+    };
     let rows = html! {
         @for failure in &failures.failures {
             tr data-k={ (failure.task.as_deref().unwrap_or_default()) "/" (failure.reason_class) } {
                 th.reason scope="row" { a href=(link(&failure.reason_class)) { (clipped(&failure.reason_class)) } }
-                td { @if let Some(task) = &failure.task { bdi { (task) } } }
+                td { @if let Some(task) = &failure.task { a href=(of_task(task)) { bdi { (task) } } } }
                 td.n { (number(failure.jobs)) }
                 td.when { a href=(job_link(&failure.job_type, &failure.id)) { (ago(failure.latest_us, now_us)) } }
             }

@@ -9,6 +9,7 @@ use turnwise_protocol::{
     AddJob, FireOutcome, Missed, Moved, NewJob, Overlap, PausedBy, PreviewedFire, PutSchedule, Schedule,
     ScheduleFire, SchedulePreview, ScheduleState, UniqueWithin, When,
 };
+use turnwise_queue::parse_timestamp;
 use turnwise_web::access::rights::Right;
 
 use super::format::{ago, duration, number, text, time};
@@ -155,6 +156,7 @@ fn outcome(schedule: &Schedule, fire: &ScheduleFire) -> Markup {
         FireOutcome::Exists => "existed already",
         FireOutcome::Refused => "refused",
         FireOutcome::Found => "another job has its unique key",
+        FireOutcome::Full => "not added: its tenant has as many waiting jobs as it may",
     };
     // That job may be of another type.
     let is_linked = fire.outcome != FireOutcome::Found
@@ -217,6 +219,9 @@ fn facts(schedule: &Schedule, now_us: i64) -> Markup {
             @if let Some(at_us) = schedule.when.until_us { dt { "Until" } dd { (time(at_us)) } }
             dt { "Type" } dd { bdi { (schedule.job.job_type) } @if let Some(task) = &schedule.job.task { " / " bdi { (task) } } }
             dt { "Tenant" } dd { bdi { (schedule.tenant) } }
+            @if let Some(locks) = schedule.derived_locks.as_ref().and_then(|locks| serde_json::to_string(locks).ok()) { dt { "Locks, by the catalogue" } dd { code { bdi { (locks) } } } }
+            @if schedule.jitter_ms > 0 { dt { "Starts later by up to" } dd { (duration(schedule.jitter_ms.saturating_mul(1_000))) } }
+            @if let Some(after) = schedule.pause_after { dt { "Pauses after failures in a row" } dd { (number(u64::from(after))) } }
             dt { "While an earlier job has not ended" } dd { (named(&OVERLAPS).unwrap_or_default()) }
             @if schedule.state == ScheduleState::Paused { dt { "Paused" } dd { (state(schedule)) @if let Some(at_us) = schedule.paused_us { " " (ago(at_us, now_us)) } } }
             @if let Some(failures) = schedule.failures.filter(|failures| *failures > 0) { dt { "Failures in a row" } dd { (number(u64::from(failures))) } }
@@ -245,14 +250,18 @@ fn fires_made(schedule: &Schedule) -> Markup {
 }
 
 /// The fields with a place for what is wrong with them, and the members of the request that they stand for.
-const FIELDS: [(&str, &[&str]); 8] = [
+const FIELDS: [(&str, &[&str]); 12] = [
     ("name", &["name"]),
     ("type", &["job.type"]),
     ("cron", &["when.cron", "when"]),
     ("zone", &["when.zone"]),
     ("every_s", &["when.every_ms", "every_s"]),
+    ("dates", &["when.dates_us", "dates"]),
     ("tenant", &["job.tenant", "tenant"]),
     ("options", &["job.options", "options"]),
+    ("missed", &["missed"]),
+    ("jitter_s", &["jitter_ms", "jitter_s"]),
+    ("pause_after", &["pause_after"]),
     ("note", &["note"]),
 ];
 
@@ -291,6 +300,8 @@ fn form(
                 }
                 (field("every_s", "Or every … seconds", html! { input id="every_s" type="number" name="every_s" min="1" max="315360000" value=[value("every_s")]; },
                     html! { "In place of a cron expression." }, about("every_s").as_deref()))
+                (field("dates", "Or at these times", html! { textarea id="dates" name="dates" rows="3" spellcheck="false" placeholder="2026-12-24T08:00:00Z" { (value("dates").unwrap_or_default()) } },
+                    html! { "One per line, with the offset from UTC or " code { "Z" } ": at most 1,000." }, about("dates").as_deref()))
                 @if let Some(preview) = preview { div.condition role="status" { (fires_to_come(&preview.fires)) } }
                 (field("tenant", "Tenant", html! { input id="tenant" name="tenant" value=[value("tenant")] maxlength="512" autocomplete="off"; },
                     html! { "Who is charged for its jobs. Without one, it is yours if you have one tenant, and otherwise " code { "default" } "." }, about("tenant").as_deref()))
@@ -301,7 +312,13 @@ fn form(
                 }, html! { "A skipped fire is shown as skipped." }, None))
                 (field("missed", "Fires that no server made in time", html! {
                     select id="missed" name="missed" { @for (of, title) in MISSED { option value=(of.as_str()) selected[value("missed") == Some(of.as_str())] { (title) } } }
-                }, html! { "Because no server ran for more than a minute." }, None))
+                }, html! { "Because no server ran for more than a minute." }, about("missed").as_deref()))
+                div.pair {
+                    (field("jitter_s", "Start up to … seconds later", html! { input id="jitter_s" type="number" name="jitter_s" min="0" max="86400" value=[value("jitter_s")]; },
+                        html! { "By chance, for each job: at most a day." }, about("jitter_s").as_deref()))
+                    (field("pause_after", "Pause after … failures", html! { input id="pause_after" type="number" name="pause_after" min="1" max="1000" value=[value("pause_after")]; },
+                        html! { "Of its jobs, in a row. Empty: never." }, about("pause_after").as_deref()))
+                }
                 (field("note", "Note", html! { input id="note" name="note" value=[value("note")] maxlength="500"; },
                     html! { "Why it exists, for people." }, about("note").as_deref()))
                 div.actions {
@@ -314,6 +331,16 @@ fn form(
     }
 }
 
+/// The times of these lines.
+fn dates(lines: &str) -> Result<Vec<i64>> {
+    let dates = lines.lines().map(str::trim).filter(|line| !line.is_empty());
+    let read = |line: &str| {
+        let wrong = || format!("dates: {line:?} is not a time like 2026-12-24T08:00:00Z");
+        parse_timestamp(line).ok_or_else(|| Problem::bad(wrong(), "write one time per line"))
+    };
+    dates.map(read).collect()
+}
+
 fn stated_when(fields: &Fields) -> Result<When> {
     let every_s: Option<u64> = fields.number("every_s")?;
     let trimmed = |name: &str| fields.get(name).map(|text| text.trim().to_owned());
@@ -321,6 +348,7 @@ fn stated_when(fields: &Fields) -> Result<When> {
         cron: trimmed("cron"),
         zone: trimmed("zone"),
         every_ms: every_s.map(|s| s.saturating_mul(1_000)),
+        dates_us: fields.get("dates").map(dates).transpose()?.unwrap_or_default(),
         ..When::default()
     })
 }
@@ -333,11 +361,11 @@ fn put(fields: &Fields) -> Result<PutSchedule> {
     Ok(PutSchedule {
         when: stated_when(fields)?,
         job: NewJob::new(fields.get("type").unwrap_or_default().trim(), job),
-        jitter_ms: None,
+        jitter_ms: fields.number("jitter_s")?.map(|s: u64| s.saturating_mul(1_000)),
         missed: fields.word("missed")?.unwrap_or_default(),
         most_missed: None,
         overlap: fields.word("overlap")?.unwrap_or_default(),
-        pause_after: None,
+        pause_after: fields.number("pause_after")?,
         paused: None,
         note: fields.get("note").map(str::to_owned),
     })

@@ -91,9 +91,9 @@ answers! {
     /// The result of holding or releasing a job.
     #[derive(PartialEq, Eq)]
     pub struct HeldJob {
-        /// The state now: `paused` for a job that is held.
+        /// The state now: `paused` for a job that is held, unless it is `blocked`.
         pub state: State,
-        /// Paused: `client` or `operator` if one of them holds the job; otherwise the filter that pauses it.
+        /// `client` or `operator` if one of them holds the job; otherwise the filter that pauses it.
         pub paused_by: Option<String>,
     }
 }

@@ -519,7 +519,7 @@ answers! {
         /// Why it was added, as the client stated.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub reasons: Vec<String>,
-        /// Paused: the filter that pauses it, or `client` or `operator` if one of them holds it.
+        /// Paused: the filter that pauses it, or `client` or `operator` if one of them holds it. Blocked or ended: who holds it when it would be pending again.
         pub paused_by: Option<String>,
         /// Limited: the bucket that has no room.
         pub limited: Option<Limited>,

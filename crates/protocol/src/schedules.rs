@@ -5,6 +5,7 @@ use utoipa::ToSchema;
 
 use crate::answer::answers;
 use crate::jobs::{LastSuccess, NewJob};
+use crate::locks::Locks;
 use crate::names::{self, JobId, Problem};
 use crate::word::words;
 
@@ -169,6 +170,8 @@ words! {
         Refused = "refused",
         /// Another job has the unique key of the job: what its `on_conflict` states happened, except that `reject` adds no job and is no error.
         Found = "found",
+        /// No job was added, because the tenant has as many waiting jobs of the type as it may.
+        Full = "full",
     }
 }
 
@@ -229,6 +232,8 @@ answers! {
         /// The job that each fire adds. Its options are shown to those who may change the schedule, up to 64 kB and without what the type hides; in lists they
         /// are left out.
         pub job: NewJob,
+        /// The locks of its jobs, if the catalogue derives them from the options. Those that a client states are in `job`.
+        pub derived_locks: Option<Locks>,
         /// Each job starts up to this time later, in ms.
         pub jitter_ms: u64,
         /// What happens to fires that were missed.

@@ -4,7 +4,8 @@
 //! limit keeps returns to its place in the queue: they may decide otherwise now.
 //!
 //! *Holds.* A held job is in [`Place::Paused`], under the name of its [`Holder`], which no filter may have. It keeps the time of the place that it left: a release puts it back to its
-//! place in the queue, or delays it until that time. A change of the filters does not release it.
+//! place in the queue, or delays it until that time. A change of the filters does not release it. The hold of a job that waits for others is a note ([`Job::hold`]): the job is
+//! held when it would return to the queue. So is a job that an operator holds when it ends, for example because its client cancels it, and that runs again.
 //!
 //! The history states who changed which members, and never their values. A line that depended on values would tell a client that guesses
 //! hidden options whether it was right.
@@ -18,7 +19,7 @@ use crate::place::{Holder, Place};
 use crate::rows::write_job;
 use crate::spec::check_priority;
 use crate::transition::{self, move_to};
-use crate::{Job, JobSpec, Keyspace, Result, events, filters, lifetime_rows, unique_rows};
+use crate::{Job, JobSpec, Keyspace, Result, events, lifetime_rows, unique_rows};
 
 /// Why options are refused to which another job's unique key belongs.
 const KEY_TAKEN: &str = "another job has the unique key of these options";
@@ -102,9 +103,6 @@ pub async fn edit(
     }
     if !stays {
         transition::enter(tx, keys, job, to)?;
-        if let Some(holder) = job.held_by() {
-            filters::put_paused(tx, keys, job, holder.name(), &[])?;
-        }
     }
     events::happened(tx, keys, job, &kind, job.state(), now_us)?;
     write_job(tx, keys, job)?;
@@ -133,7 +131,7 @@ fn edited_place(job: &Job, start_us: Option<i64>, now_us: i64) -> Place {
     }
 }
 
-/// Takes a waiting job out of the queue until it is released, or returns why it does not. A job that an operator holds stays held by the operator.
+/// Takes a waiting job out of the queue until it is released, or returns why it does not. One that waits for other jobs goes on waiting, and is held then. A job that an operator holds stays held by the operator.
 pub async fn hold(
     tx: &Transaction,
     keys: &Keyspace,
@@ -143,15 +141,20 @@ pub async fn hold(
     now_us: i64,
 ) -> Result<Result<(), &'static str>> {
     match &job.place {
-        Place::Blocked { .. } => return Ok(Err("it waits for other jobs")),
         Place::Active(_) | Place::Ended(_) | Place::Parked { .. } => return Ok(check(job)),
         _ => {}
     }
-    if job.held_by().is_some_and(|by| by == holder || by == Holder::Operator) {
+    if job.holder().is_some_and(|by| by == holder || by == Holder::Operator) {
         return Ok(Ok(()));
     }
     let kind = EventKind::Held { reason: by.as_deref().map(bounded_reason) };
-    let to = Place::Paused { order_us: job.order_us(), filter: holder.name().to_owned() };
+    let to = match &job.place {
+        Place::Blocked { .. } => {
+            job.hold = Some(holder);
+            None
+        }
+        _ => Some(Place::Paused { order_us: job.order_us(), filter: holder.name().to_owned() }),
+    };
     change(tx, keys, job, to, kind, now_us)?;
     Ok(Ok(()))
 }
@@ -176,34 +179,34 @@ pub async fn release(
     by: Option<String>,
     now_us: i64,
 ) -> Result<Released> {
-    match job.held_by() {
+    match job.holder() {
         None => return Ok(Released::NotHeld),
         Some(Holder::Operator) if holder == Holder::Client => return Ok(Released::ByOperator),
         Some(_) => {}
     }
-    let to = match job.order_us() {
+    job.hold = None;
+    let to = job.held_by().map(|_| match job.order_us() {
         until_us if until_us > now_us => Place::Delayed { until_us },
         order_us => Place::pending(order_us),
-    };
+    });
     let kind = EventKind::Released { reason: by.as_deref().map(bounded_reason) };
     change(tx, keys, job, to, kind, now_us)?;
     Ok(Released::Now)
 }
 
-/// Moves a job to another place at the request of a client.
+/// Moves a job to another place at the request of a client, or only notes what has changed.
 fn change(
     tx: &Transaction,
     keys: &Keyspace,
     job: &mut Job,
-    to: Place,
+    to: Option<Place>,
     kind: EventKind,
     now_us: i64,
 ) -> Result<()> {
     job.record_edit(now_us, kind.clone());
-    job.changed_us = now_us;
-    move_to(tx, keys, job, to)?;
-    if let Some(holder) = job.held_by() {
-        filters::put_paused(tx, keys, job, holder.name(), &[])?;
+    if let Some(to) = to {
+        job.changed_us = now_us;
+        move_to(tx, keys, job, to)?;
     }
     events::happened(tx, keys, job, &kind, job.state(), now_us)?;
     write_job(tx, keys, job)

@@ -11,6 +11,7 @@ use crate::keyspace::KeyRange;
 use crate::keyspace::elements::{Elements, not_of_its_index};
 use crate::listing::Sees;
 use crate::place::End;
+use crate::reason_class::hash;
 use crate::{Job, Keyspace, Result};
 
 /// The most rows that are counted, of all types and partitions together: about 50 ms on the embedded store.
@@ -36,7 +37,7 @@ pub struct Failure {
 pub struct Failures {
     /// The most frequent first.
     pub failures: Vec<Failure>,
-    /// How many failed jobs were looked at, without those that the reader does not see.
+    /// How many failed jobs were looked at, without those that are not asked for and those that the reader does not see.
     pub looked_at: u64,
     /// Whether these were all. If not, those that failed last were looked at.
     pub complete: bool,
@@ -61,17 +62,18 @@ struct Counted {
     complete: bool,
 }
 
-/// The `most` most frequent failures of these types and tenants. Adds no read conflict.
+/// The `most` most frequent failures of these types and tenants, and of a task if one is given. Adds no read conflict.
 pub async fn most_frequent(
     tx: &Transaction,
     keys: &Keyspace,
     types: &[String],
     tenants: Option<&[String]>,
+    task: Option<&str>,
     sees: Sees<'_>,
     most: usize,
 ) -> Result<Failures> {
-    let Counted { groups, looked_at, complete } =
-        count(tx, keys, types, tenants, sees, MAX_LOOKED_AT).await?;
+    let of = (types, tenants, task.map(hash));
+    let Counted { groups, looked_at, complete } = count(tx, keys, of, sees, MAX_LOOKED_AT).await?;
     let mut groups: Vec<Group> = groups.into_values().collect();
     groups.sort_by(|a, b| (b.jobs, b.latest_us, &b.id).cmp(&(a.jobs, a.latest_us, &a.id)));
     let mut found = Failures { failures: Vec::new(), looked_at, complete, more: groups.len() > most };
@@ -87,8 +89,7 @@ pub async fn most_frequent(
 async fn count(
     tx: &Transaction,
     keys: &Keyspace,
-    types: &[String],
-    tenants: Option<&[String]>,
+    (types, tenants, of_task): (&[String], Option<&[String]>, Option<u32>),
     sees: Sees<'_>,
     most: usize,
 ) -> Result<Counted> {
@@ -131,7 +132,7 @@ async fn count(
                     return Ok(Step::Next);
                 };
                 let is_wanted = tenants.is_none_or(|tenants| tenants.iter().any(|name| *name == tenant));
-                if !is_wanted || !sees(&tenant) {
+                if !is_wanted || of_task.is_some_and(|of| task != Some(of)) || !sees(&tenant) {
                     return Ok(Step::Next);
                 }
                 counted.looked_at += 1;
@@ -200,7 +201,7 @@ mod tests {
 
     async fn counted(store: &Store, types: &[String], most: usize) -> (u64, bool, i64) {
         let tx = store.begin().await.unwrap();
-        let counted = count(&tx, &Keyspace::default(), types, None, &|_| true, most).await.unwrap();
+        let counted = count(&tx, &Keyspace::default(), (types, None, None), &|_| true, most).await.unwrap();
         let group = counted.groups.get(&(None, 7));
         assert_eq!(group.map_or(0, |group| group.jobs), counted.looked_at);
         (counted.looked_at, counted.complete, group.map_or(0, |group| group.latest_us))

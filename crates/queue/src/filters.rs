@@ -11,7 +11,6 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::concurrency::{MAX_LIMIT, check_limit};
 use turnwise_policy::eligibility::condition::Condition;
 use turnwise_policy::eligibility::filters::{Action, Rule};
@@ -21,6 +20,7 @@ use crate::encoding::hex;
 use crate::jobs::refuse;
 use crate::keyspace::behind;
 use crate::names::check_name;
+use crate::paused_row::{self, PausedRow};
 use crate::place::{Holder, Place};
 use crate::reads;
 use crate::rows::{decode, encode, read_job, read_pending, write_job};
@@ -37,15 +37,6 @@ pub const MAX_FILTER_NAME_BYTES: usize = 128;
 pub const MAX_NOTE_BYTES: usize = 500;
 /// The priority of a filter is at most this far from 0.
 pub const MAX_PRIORITY: i32 = 1_000;
-
-/// The row of a paused job.
-#[derive(Debug, Serialize, Deserialize)]
-struct PausedRow {
-    /// The filter's name, or that of the [`Holder`].
-    filter: String,
-    /// The versionstamp of the filters at that time, in hexadecimal digits.
-    stamp: String,
-}
 
 /// Whether a filter can be stored.
 ///
@@ -194,21 +185,9 @@ pub async fn pause(
     let order_us = job.order_us();
     job.changed_us = now_us;
     move_to(tx, keys, &mut job, Place::Paused { order_us, filter: filter.to_owned() })?;
-    put_paused(tx, keys, &job, filter, stamp)?;
+    paused_row::write(tx, keys, &job, filter, stamp)?;
     write_job(tx, keys, &job)?;
     Ok(true)
-}
-
-/// Writes the row of a paused job.
-pub(crate) fn put_paused(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job: &Job,
-    filter: &str,
-    stamp: &[u8],
-) -> Result<()> {
-    let row = PausedRow { filter: filter.to_owned(), stamp: hex(stamp) };
-    Ok(tx.set(keys.paused_entry(&job.job_type, job.order_us(), &job.id), encode(&row))?)
 }
 
 /// Cancels a pending job. Returns whether it was pending.

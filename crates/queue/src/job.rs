@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 
 use crate::Place;
 pub use crate::parked::Parked;
+use crate::place::Holder;
 use crate::spec::{self, JobSpec};
 use crate::stored_result::StoredResult;
 use crate::timeouts::Deadline;
@@ -241,6 +242,8 @@ pub struct Job {
     pub awaited: Option<i64>,
     /// It may have followers ([`crate::followers`]).
     pub followed: bool,
+    /// BLOCKED, or ended: who holds it when it would return to the queue ([`crate::edit`]).
+    pub hold: Option<Holder>,
     /// CANCELLED: why, if its user did not cancel it.
     pub refused: Option<String>,
     /// Its priority, [`MIN_PRIORITY`](crate::MIN_PRIORITY) to [`MAX_PRIORITY`](crate::MAX_PRIORITY): of its tenant's jobs, those with lower numbers run first.

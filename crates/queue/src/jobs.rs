@@ -135,6 +135,7 @@ async fn put(
             add_to_waiting(tx, keys, &mut job, new, now_us).await?
         }
         _ => {
+            job.hold = job.holder();
             transition::leave(tx, keys, &job)?;
             dependencies::leave(tx, keys, &mut job).await?;
             change(tx, keys, &mut job, new)?;
@@ -264,6 +265,7 @@ fn create(new: &NewJob, now_us: i64) -> Job {
         changed_us: now_us,
         awaited: None,
         followed: false,
+        hold: None,
         refused: None,
         priority: new.priority.unwrap_or(0),
         sort_key: None,
@@ -578,7 +580,7 @@ pub async fn retry(
 
 /// Runs a failed or cancelled job again, with everything it was added with: options, tenant, priority, locks, reasons and
 /// limits. It is pending immediately, behind the waiting jobs of its tenant and priority. Its attempts and crashes are reset,
-/// and it waits for no other job.
+/// and it waits for no other job. One that an operator holds is held again.
 pub async fn rerun(
     tx: &Transaction,
     keys: &Keyspace,

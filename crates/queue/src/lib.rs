@@ -78,6 +78,7 @@ pub mod off_queue;
 pub mod output;
 mod parked;
 pub mod parking;
+mod paused_row;
 mod pieces;
 pub mod place;
 pub mod rates;

@@ -14,12 +14,13 @@
 //! A job in any place except ACTIVE and ENDED becomes PENDING when its time comes, when what it waits for has happened, or
 //! when a user retries it. It becomes ENDED when it is cancelled, or if it must start within a time and does not ([`crate::lifetimes`]).
 //! Adding a job again moves it as a new job, also from ENDED. A client may delay a PENDING job, and hold it, or one that is DELAYED, CRASHING,
-//! PAUSED or LIMITED: it is PAUSED then. [`Place::leads_to`] has every edge.
+//! PAUSED or LIMITED: it is PAUSED then. A job with a hold ([`Job::hold`]) that is BLOCKED or ENDED is PAUSED where it would be PENDING or DELAYED. [`Place::leads_to`] has every edge.
 //!
 //! Each place has a row in its own index. [`move_to`](crate::transition::move_to) is the only way from one place to another. It clears the row of the
 //! old place, writes the row of the new place, and wakes the workers that wait for such a change. The caller writes the
 //! record.
 
+use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_policy::predictive_queue::locks::Requests;
@@ -96,7 +97,8 @@ pub enum End {
 }
 
 /// Who holds a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Holder {
     /// A client of its tenant.
     Client,
@@ -235,8 +237,10 @@ impl Place {
                 Place::Pending { .. }
                     | Place::Delayed { .. }
                     | Place::Crashing { .. }
+                    | Place::Blocked { .. }
                     | Place::Paused { .. }
                     | Place::Limited { .. }
+                    | Place::Ended(_)
             ),
             Place::Limited { .. } | Place::Active(_) => matches!(was, Place::Pending { .. }),
         }
@@ -295,9 +299,19 @@ impl Job {
         }
     }
 
-    /// Who holds it.
+    /// Who holds it in its place.
     pub fn held_by(&self) -> Option<Holder> {
         self.paused().and_then(Holder::named)
+    }
+
+    /// Who holds it, also while it is in no place in which it would start.
+    pub fn holder(&self) -> Option<Holder> {
+        self.held_by().or(self.hold)
+    }
+
+    /// The filter that has paused it, or the name of [`Job::holder`].
+    pub fn paused_by(&self) -> Option<&str> {
+        self.paused().or(self.hold.map(Holder::name))
     }
 
     /// The limit that keeps it out of the queue.

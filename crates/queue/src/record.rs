@@ -22,7 +22,7 @@ use crate::job::{Event, EventKind, Hidden, Parked, State, Then};
 use crate::lifetime::Lifetime;
 use crate::locks::{Held, Waits};
 use crate::member::{Callback, Member};
-use crate::place::{End, Next, Place, Run};
+use crate::place::{End, Holder, Next, Place, Run};
 use crate::spec::{JobSpec, Scheduled, is_no_summary, no_summary};
 use crate::stored_result::StoredResult;
 use crate::terms::{Retry, Terms};
@@ -97,6 +97,7 @@ record! {
     changed_us: Option<i64>, unless "Option::is_none";
     awaited: Option<i64>, unless "Option::is_none";
     followed: bool, unless "is_default";
+    hold: Option<Holder>, unless "Option::is_none";
     @spec reasons: Vec<String>, unless "is_empty";
     refused: Option<Cow<'a, str>>, unless "Option::is_none";
     #[serde(rename = "class")]
@@ -208,6 +209,7 @@ impl<'a> From<&'a Job> for Record<'a> {
         record.changed_us = unless(Some(job.changed_us), &latest_change(history)).flatten();
         record.awaited = job.awaited;
         record.followed = job.followed;
+        record.hold = job.hold;
         record.refused = job.refused.as_deref().map(Cow::Borrowed);
         record.priority = job.priority;
         record.sort_key = job.sort_key;
@@ -339,6 +341,7 @@ impl TryFrom<Record<'_>> for Job {
             changed_us: changed_us.ok_or("it states no time of its last change")?,
             awaited: record.awaited,
             followed: record.followed,
+            hold: record.hold,
             refused: record.refused.map(Cow::into_owned),
             priority: record.priority,
             sort_key: record.sort_key,

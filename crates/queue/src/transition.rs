@@ -12,7 +12,8 @@ use crate::lifetime::Lifetime;
 use crate::lifetime_rows;
 use crate::locks::{pending_value, unreserve};
 use crate::parked::Parked;
-use crate::place::Place;
+use crate::paused_row;
+use crate::place::{Holder, Place};
 use crate::unique_rows;
 
 /// Moves a job from its place to another one. Reads nothing, so that it conflicts with other transactions only over the job.
@@ -22,6 +23,7 @@ use crate::unique_rows;
 /// # Panics
 /// If there is no such edge, which is a bug in the caller.
 pub(crate) fn move_to(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
+    let to = held(job, to);
     assert!(job.place.leads_to(&to), "a job goes from {:?} to {:?}", job.state(), to.state());
     counts::change(tx, keys, job, &to)?;
     group_counts::change(tx, keys, job, &to)?;
@@ -74,10 +76,26 @@ pub(crate) fn clear_parked(
 
 /// Puts a job that is in no place into a place.
 pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &mut Job, to: Place) -> Result<()> {
+    let to = held(job, to);
     counts::enter(tx, keys, job, &to)?;
     group_counts::enter(tx, keys, job, &to)?;
     let lifetime = job.lifetime;
     write_row(tx, keys, job, lifetime, to)
+}
+
+/// The place of a job that goes to `to`: what has a hold does not return to the queue. The hold of an operator outlasts the job's end.
+fn held(job: &mut Job, to: Place) -> Place {
+    match (&to, job.hold) {
+        (Place::Ended(_), _) => {
+            job.hold = job.holder().filter(|holder| *holder == Holder::Operator);
+            to
+        }
+        (Place::Pending { order_us, .. } | Place::Delayed { until_us: order_us }, Some(holder)) => {
+            job.hold = None;
+            Place::Paused { order_us: *order_us, filter: holder.name().to_owned() }
+        }
+        _ => to,
+    }
 }
 
 fn write_row(tx: &Transaction, keys: &Keyspace, job: &mut Job, lifetime: Lifetime, to: Place) -> Result<()> {
@@ -109,6 +127,9 @@ fn write_row(tx: &Transaction, keys: &Keyspace, job: &mut Job, lifetime: Lifetim
         Place::Blocked { unmet, .. } => {
             assert!(*unmet > 0, "a job is blocked, and waits for none");
             tx.set(job.index_key(keys), job.row_value())?;
+        }
+        Place::Paused { filter, .. } if Holder::named(filter).is_some() => {
+            paused_row::write(tx, keys, job, filter, &[])?;
         }
         // These rows hold more than the record does: the code that moves a job there writes them.
         Place::Paused { .. } | Place::Limited { .. } | Place::Active(_) => {}

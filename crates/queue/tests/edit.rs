@@ -209,6 +209,77 @@ async fn a_held_job_waits_until_it_is_released_and_returns_to_its_place() {
 }
 
 #[tokio::test]
+async fn a_job_that_waits_for_others_is_held_once_they_have_ended() {
+    let world = World::new().await;
+    let after = |id: &str| NewJob { after: vec![After::completed(T, "first")], ..new(id) };
+    world.add(&new("first"), 1).await;
+    for id in ["held", "released", "later"] {
+        world.add(&after(id), 2).await;
+        assert_eq!(world.hold(id, Holder::Client).await, Ok(()));
+        assert_eq!(world.get(id).await.paused_by(), Some("client"));
+    }
+    world.edit("later", |edit| edit.start_us = Some(300)).await.unwrap().unwrap();
+    assert_eq!(world.get("held").await.place, Place::Blocked { until_us: 2, unmet: 1 });
+    assert_eq!(world.release("released", Holder::Client).await, Released::Now);
+    assert_eq!(world.release("released", Holder::Client).await, Released::NotHeld);
+    world.claim("first", 1).await;
+    let ended = async |tx: &_, keys: &_| {
+        let ending = Ending::completed(json("1"));
+        claims::end(Context::new(tx, keys, T, 65, 20), "first", &by(1), &ending, None, None).await.map(drop)
+    };
+    world.run(ended).await;
+    assert_eq!(world.queue().await, ["released"]);
+    for (id, order_us) in [("held", 65), ("later", 300)] {
+        assert_eq!(world.get(id).await.place, Place::Paused { order_us, filter: "client".into() });
+        assert_eq!(world.get(id).await.hold, None);
+    }
+    // Dependencies that are added later do not release it, whether or not they have ended.
+    for (waits, on) in [(true, "released"), (false, "first")] {
+        world.add(&NewJob { after: vec![After::completed(T, on)], ..new("held") }, 66).await;
+        let job = world.get("held").await;
+        assert_eq!((job.unmet() > 0, job.paused_by()), (waits, Some("client")));
+    }
+    assert_eq!(world.release("held", Holder::Client).await, Released::Now);
+    // What a client holds is released when it ends.
+    world.run(async |tx, keys| jobs::cancel(tx, keys, T, "later", 67).await).await;
+    world.run(async |tx, keys| jobs::rerun(tx, keys, T, "later", 68).await).await;
+    assert_eq!(world.queue().await, ["released", "held", "later"]);
+}
+
+#[tokio::test]
+async fn the_hold_of_an_operator_outlasts_a_cancellation_and_what_follows() {
+    let world = World::new().await;
+    let cancel =
+        async |id: &'static str| world.run(async |tx, keys| jobs::cancel(tx, keys, T, id, 61).await).await;
+    world.add(&new("first"), 1).await;
+    let after = NewJob { after: vec![After::completed(T, "first")], ..new("blocked") };
+    world.add(&after, 2).await;
+    for id in ["again", "retried", "taken"] {
+        world.add(&new(id), 2).await;
+    }
+    for id in ["again", "retried", "taken", "blocked"] {
+        world.hold(id, Holder::Operator).await.unwrap();
+        cancel(id).await;
+        let job = world.get(id).await;
+        assert_eq!((job.state(), job.paused_by()), (State::Cancelled, Some("operator")));
+    }
+    assert_eq!(world.release("again", Holder::Client).await, Released::ByOperator);
+    world.add(&new("again"), 62).await;
+    world.run(async |tx, keys| jobs::rerun(tx, keys, T, "retried", 62).await).await;
+    world.add(&after, 62).await;
+    world.run(async |tx, keys| jobs::retry(tx, keys, T, "blocked", 63).await).await;
+    for id in ["again", "retried", "blocked"] {
+        assert_eq!(world.get(id).await.held_by(), Some(Holder::Operator), "{id}");
+        assert_eq!(world.release(id, Holder::Client).await, Released::ByOperator);
+    }
+    assert_eq!(world.release("taken", Holder::Operator).await, Released::Now);
+    world.run(async |tx, keys| jobs::rerun(tx, keys, T, "taken", 64).await).await;
+    assert_eq!(world.queue().await, ["first", "taken"]);
+    assert_eq!(world.release("again", Holder::Operator).await, Released::Now);
+    assert_eq!(world.queue().await, ["first", "again", "taken"]);
+}
+
+#[tokio::test]
 async fn only_an_operator_releases_what_an_operator_holds() {
     let world = World::new().await;
     world.add(&new("a"), 1).await;
@@ -226,8 +297,6 @@ async fn only_an_operator_releases_what_an_operator_holds() {
     world.hold("a", Holder::Client).await.unwrap();
     assert_eq!(world.release("a", Holder::Operator).await, Released::Now);
 
-    world.add(&NewJob { after: vec![After::completed(T, "a")], ..new("blocked") }, 2).await;
-    assert_eq!(world.hold("blocked", Holder::Client).await, Err("it waits for other jobs"));
     world.claim("a", 1).await;
     assert_eq!(world.hold("a", Holder::Client).await, Err("it runs"));
     for name in ["client", "operator"] {

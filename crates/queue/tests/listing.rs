@@ -348,15 +348,29 @@ async fn failures_are_counted_by_the_class_of_their_reason() {
     let world = World::filled().await;
     let tx = world.tx().await;
     let types = [T.to_owned(), OTHER.to_owned()];
-    let all = failures::most_frequent(&tx, &world.keys, &types, None, &|_| true, 10).await.unwrap();
+    let all = failures::most_frequent(&tx, &world.keys, &types, None, None, &|_| true, 10).await.unwrap();
     let of = |class: &str| all.failures.iter().find(|failure| failure.class == class).unwrap().jobs;
     assert_eq!((of("HTTP 503"), of("timeout after N ms")), (6, 6));
     assert_eq!((all.looked_at, all.complete, all.more), (12, true, false));
-    let one =
-        failures::most_frequent(&tx, &world.keys, &types, Some(&["t1".into()]), &|_| true, 1).await.unwrap();
+    let one = failures::most_frequent(&tx, &world.keys, &types, Some(&["t1".into()]), None, &|_| true, 1)
+        .await
+        .unwrap();
     assert!(one.looked_at < 12 && one.looked_at > 0 && one.failures[0].example.tenant == "t1", "{one:?}");
-    let none = failures::most_frequent(&tx, &world.keys, &types, None, &|_| false, 10).await.unwrap();
+    let none = failures::most_frequent(&tx, &world.keys, &types, None, None, &|_| false, 10).await.unwrap();
     assert_eq!((none.looked_at, none.failures.len()), (0, 0));
+    for (n, task) in (0..).zip([Some("send"), Some("receive"), None]) {
+        let new =
+            NewJob::new(T, &format!("of-{n}"), json("{}")).with(|spec| spec.task = task.map(str::to_owned));
+        world.put(&new, 900 + n).await;
+        world.claim_and_end(T, &new.id, 910 + n, Some(Ending::Failed("no route".into()))).await;
+    }
+    let tx = world.tx().await;
+    let of = async |task| {
+        failures::most_frequent(&tx, &world.keys, &types, None, Some(task), &|_| true, 10).await.unwrap()
+    };
+    let send = of("send").await;
+    assert_eq!((send.looked_at, send.failures[0].example.id.as_str()), (1, "of-0"));
+    assert!(of("none").await.failures.is_empty());
 }
 
 #[tokio::test]

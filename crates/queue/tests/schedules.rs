@@ -7,7 +7,7 @@ use turnwise_calendar::{Calendar, When};
 use turnwise_queue::claims::{self, Ending};
 use turnwise_queue::schedules::{
     self, Changed, Due, FireRecord, Fired, Missed, NewSchedule, Outcome, Overlap, PausedBy, Put, Schedule,
-    Template,
+    Template, Waiting,
 };
 use turnwise_queue::unique::{By, Mode, OnConflict, Unique, Within};
 use turnwise_queue::{Claim, Context, Error, Job, JobSpec, Keyspace, NewJob, Place, State, jobs, lifetimes};
@@ -50,13 +50,25 @@ impl World {
     }
 
     async fn fired(&self, now_us: i64) -> Vec<(String, FireRecord)> {
+        self.fired_within(None, now_us).await
+    }
+
+    /// The same where a tenant may have at most so many waiting jobs.
+    async fn fired_within(&self, most: Option<u64>, now_us: i64) -> Vec<(String, FireRecord)> {
         let mut all = Vec::new();
         loop {
             let due = schedules::due(&self.tx().await, &self.keys, now_us, 1_000).await.unwrap();
             if due.is_empty() {
                 return all;
             }
-            let fired = self.run(async |tx, keys| schedules::fire(tx, keys, &due, now_us).await).await;
+            let fire = async |tx: &Transaction, keys: &Keyspace| {
+                let waiting = match most {
+                    Some(most) => Some(Waiting::new(self.tx().await, most)),
+                    None => None,
+                };
+                schedules::fire(tx, keys, &due, waiting, now_us).await
+            };
+            let fired = self.run(fire).await;
             assert!(fired.done > 0);
             all.extend(fired.fires);
         }
@@ -112,12 +124,13 @@ async fn an_instant_fires_once_on_any_node_and_however_often_it_is_tried() {
     // Two nodes at the same time: one of them conflicts, looks again, and finds nothing.
     let (first, second) = (world.tx().await, world.tx().await);
     for tx in [&first, &second] {
-        assert_eq!(schedules::fire(tx, &world.keys, &due, 30 * MINUTE).await.unwrap().fires.len(), 1);
+        assert_eq!(schedules::fire(tx, &world.keys, &due, None, 30 * MINUTE).await.unwrap().fires.len(), 1);
     }
     first.commit().await.unwrap();
     assert!(matches!(second.commit().await, Err(StoreError::Conflict)));
     // A repetition with an old list, as after a commit whose outcome was unknown.
-    let again: Fired = world.run(async |tx, keys| schedules::fire(tx, keys, &due, 30 * MINUTE).await).await;
+    let again: Fired =
+        world.run(async |tx, keys| schedules::fire(tx, keys, &due, None, 30 * MINUTE).await).await;
     assert_eq!((again.done, again.fires.len()), (1, 0));
     let job = world.get("nightly@1970-01-01T00:30:00Z").await;
     assert_eq!((job.tenant.as_str(), job.priority, job.state()), ("acme", -3, State::Pending));
@@ -223,6 +236,59 @@ async fn a_job_that_has_not_ended_decides_with_the_overlap() {
 }
 
 #[tokio::test]
+async fn a_tenant_that_has_all_its_waiting_jobs_gets_no_further_one() {
+    let world = World::new().await;
+    for name in ["a", "b", "c"] {
+        world.put(&NewSchedule { overlap: Overlap::Allow, ..new(name, 10) }, MINUTE).await;
+    }
+    let mut other = new("d", 10);
+    other.template.spec.tenant = "other".to_owned();
+    world.put(&other, MINUTE).await;
+    let fire = async |minute: i64| {
+        let fires = world.fired_within(Some(2), minute * MINUTE).await;
+        fires.iter().map(|(name, fire)| format!("{name} {}", told(fire))).collect::<Vec<_>>()
+    };
+    assert_eq!(fire(10).await, ["a 10: added", "b 10: added", "c 10: full", "d 10: added"]);
+    assert_eq!(world.jobs().await.len(), 3);
+    assert_eq!(world.schedule("c").await.next, Some(20 * MINUTE), "nothing makes up for it");
+    // What runs does not wait. `d` has a job that has not ended.
+    let claim = world.claim(&id("a", 10), 11 * MINUTE).await;
+    assert_eq!(fire(20).await, ["a 20: added", "b 20: full", "c 20: full", "d 20: skipped"]);
+    for name in ["a", "b", "d"] {
+        world.run(async |tx, keys| schedules::remove(tx, keys, name).await).await;
+    }
+
+    // Late fires, too, and neither is counted as a failure.
+    let late = NewSchedule {
+        missed: Missed::All { most: 3 },
+        overlap: Overlap::Allow,
+        pause_after: Some(1),
+        ..new("c", 10)
+    };
+    world.put(&late, 21 * MINUTE).await;
+    assert_eq!(fire(45).await, ["c 30: full", "c 40: full"]);
+    assert_eq!(fire(50).await, ["c 50: full"]);
+    // Nothing is cancelled for a job that is not added.
+    world.put(&NewSchedule { overlap: Overlap::CancelRunning, ..new("c", 10) }, 51 * MINUTE).await;
+    world.end(&id("a", 10), &claim, Ending::completed(json("1")), 52 * MINUTE).await;
+    world.run(async |tx, keys| jobs::cancel(tx, keys, T, &id("b", 10), 52 * MINUTE).await).await;
+    assert_eq!(fire(60).await, ["c 60: added"]);
+    world.claim(&id("c", 60), 61 * MINUTE).await;
+    let more = NewJob::new(T, "more", json("1"));
+    world.run(async |tx, keys| jobs::add_once(tx, keys, &more, 62 * MINUTE).await.map(drop)).await;
+    assert_eq!(fire(70).await, ["c 70: full"]);
+    assert!(!world.get(&id("c", 60)).await.cancel_requested());
+    // A fire that adds none because of a unique key is not refused.
+    let mut keyed = new("u", 10);
+    keyed.template.spec.unique = unique(By::Key("k".to_owned()), OnConflict::Keep);
+    let holder =
+        NewJob::new(T, "more", json("1")).with(|spec| spec.unique = keyed.template.spec.unique.clone());
+    world.run(async |tx, keys| jobs::add(tx, keys, &holder, 71 * MINUTE).await.map(drop)).await;
+    world.put(&keyed, 71 * MINUTE).await;
+    assert_eq!(fire(80).await, ["c 80: full", "u 80: found"]);
+}
+
+#[tokio::test]
 async fn a_job_of_another_tenant_with_the_id_of_a_fire_is_neither_awaited_nor_cancelled() {
     for overlap in [Overlap::Skip, Overlap::Queue, Overlap::CancelRunning] {
         let world = World::new().await;
@@ -270,7 +336,7 @@ async fn failures_in_a_row_pause_and_a_success_is_remembered() {
         .await;
     assert_eq!(ends().await.0, 2);
     let due = schedules::due(&world.tx().await, &world.keys, 60 * MINUTE, 10).await.unwrap();
-    let fired = world.run(async |tx, keys| schedules::fire(tx, keys, &due, 60 * MINUTE).await).await;
+    let fired = world.run(async |tx, keys| schedules::fire(tx, keys, &due, None, 60 * MINUTE).await).await;
     assert_eq!((fired.paused, fired.fires.len()), (vec!["s".to_owned()], 0));
     let paused = world.schedule("s").await;
     assert_eq!((paused.paused.map(|paused| paused.by), paused.next), (Some(PausedBy::Failures), None));
@@ -357,7 +423,7 @@ async fn many_due_at_once_fire_in_transactions_within_the_limits() {
             break;
         }
         let fired =
-            world.unchecked(async |tx, keys| schedules::fire(tx, keys, &due, 10 * MINUTE).await).await;
+            world.unchecked(async |tx, keys| schedules::fire(tx, keys, &due, None, 10 * MINUTE).await).await;
         transactions += 1;
         for (name, fire) in fired.unwrap().fires {
             assert_eq!(fire.outcome, Outcome::Added);

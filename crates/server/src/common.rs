@@ -188,6 +188,7 @@ impl Common {
         external: &External,
         counted: &Arc<turnwise_worker::Metrics>,
         recorder: Recorder,
+        waiting_jobs: &Live<usize>,
         services: &mut Services,
     ) -> Live<RetentionOptions> {
         let (store, keys) = (self.opened.store.clone(), self.keys.clone());
@@ -209,7 +210,8 @@ impl Common {
         let logs = LogBounds { store, keys, node: self.node.clone(), options: kept.clone() };
         services.add("bounds of logs", logs, LogBounds::run);
         let (store, keys) = own();
-        services.add("schedules", Schedules { store, keys, metrics: counted.clone() }, Schedules::run);
+        let (waiting_jobs, metrics) = (waiting_jobs.clone(), counted.clone());
+        services.add("schedules", Schedules { store, keys, waiting_jobs, metrics }, Schedules::run);
         let (store, keys) = own();
         services.add("groups", Groups { store, keys }, Groups::run);
         services.add("recorder of events", recorder, Recorder::run);

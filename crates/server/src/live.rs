@@ -29,6 +29,8 @@ pub(crate) struct Parts {
     pub workers: Vec<(Live<Tunables>, Tune)>,
     pub external: Live<Tunables>,
     pub retention: Live<RetentionOptions>,
+    /// Of a tenant and a type, for the fires of schedules.
+    pub waiting_jobs: Live<usize>,
     pub events: Live<EventRules>,
     pub settings: Live<Settings>,
     /// The connections of replications.
@@ -58,6 +60,7 @@ impl Parts {
         self.client.set_egress(&connections.egress);
         self.external.set(tunables(config, &queue, EVERY_OTHER_TYPE, 0));
         self.retention.set(retention(config));
+        self.waiting_jobs.set(config.limits.waiting_jobs);
         self.events.set(config.events);
         self.settings.set(Settings { defaults: replication.clone(), ..self.settings.get() });
     }

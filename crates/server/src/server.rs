@@ -128,13 +128,15 @@ impl Server {
         let indexing = indexing::servers(&start);
         types.extend(indexing::start(&start, &indexing, &replications.ownership, &mut services).await?);
         types.insert(0, replications.job_type);
-        let retention = common.keep(&external, &counted, recorder, &mut services);
+        let waiting_jobs = Live::from(config.limits.waiting_jobs);
+        let retention = common.keep(&external, &counted, recorder, &waiting_jobs, &mut services);
         let tuned = |of: &JobType| (of.worker.tunables().clone(), of.tune);
         let parts = Parts {
             config: Arc::new(config.clone()).into(),
             workers: types.iter().map(tuned).collect(),
             external: external.tunables().clone(),
             retention,
+            waiting_jobs,
             events: rules.clone(),
             settings: common.settings.clone(),
             client: common.client.clone(),

@@ -102,6 +102,46 @@ async fn an_overlapping_fire_is_skipped_and_shown_and_failures_pause() {
 }
 
 #[tokio::test]
+async fn the_fires_of_a_tenant_that_has_all_its_waiting_jobs_add_none_and_are_shown() {
+    let server = TestServer::start_with("[limits]\nwaiting_jobs = 2\n").await;
+    put(&server, "often", &secondly(json!({"overlap": "allow"}))).await;
+    let is_full =
+        |schedule: &Value| schedule["fires"].as_array().unwrap().iter().any(|fire| fire["outcome"] == "full");
+    let schedule = server.poll("/v1/schedules/often", is_full).await;
+    let full = schedule["fires"].as_array().unwrap().iter().find(|fire| fire["outcome"] == "full").unwrap();
+    assert!(full.get("job").is_none(), "{schedule}");
+    assert_eq!((jobs(&server).await, &schedule["failures"]), (2, &json!(0)));
+    let text = async |path: &str| server.request("GET", path).send().await.unwrap().text().await.unwrap();
+    assert!(text("/ui/schedule?name=often").await.contains("its tenant has as many waiting jobs as it may"));
+    let metrics = text("/metrics").await;
+    let count =
+        metrics.lines().find(|line| line.starts_with("turnwise_schedule_fires_total{outcome=\"full\"}"));
+    assert!(count.is_some_and(|line| !line.ends_with(" 0")), "{metrics}");
+    // What a client asks for is refused as a whole.
+    let admin = server.close().await;
+    let admin = server.with(&admin);
+    let tenant = schedule["tenant"].as_str().unwrap();
+    let client = admin.token(&[&format!("client:{tenant}")]).await;
+    let now_us = full["at_us"].as_i64().unwrap();
+    let backfill = json!({"from_us": now_us - 9_000_000, "to_us": now_us - 5_000_000});
+    for (action, body) in [("fire", json!({})), ("backfill", backfill)] {
+        let refused = server.with(&client).post(&format!("/v1/schedules/often/{action}"), &body).await;
+        assert_eq!(refused.error(), (429, "too_many_requests"), "{action}: {}", refused.body);
+        assert!(
+            refused.body["reason"].as_str().unwrap().contains("may have 2 waiting jobs"),
+            "{}",
+            refused.body
+        );
+    }
+    // There is room again once they run.
+    let worker = admin.post("/v1/workers/t", &json!({"slots": 2})).await.body;
+    let accept = format!("/v1/workers/t/{}/accept", worker["worker"].as_str().unwrap());
+    admin.post(&accept, &json!({"received": 0, "limit": 2, "wait_ms": 10_000})).await;
+    let latest = async || admin.get("/v1/schedules/often").await.body["fires"][0]["outcome"].clone();
+    until("a fire adds a job again", latest, |outcome| *outcome == "added").await;
+}
+
+#[tokio::test]
 async fn what_is_wrong_with_a_schedule_is_said_where_it_is_stated() {
     let server = TestServer::start().await;
     for (more, about) in [

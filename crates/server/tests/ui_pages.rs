@@ -395,6 +395,37 @@ async fn schedules_are_previewed_added_paused_fired_and_removed() {
     let shown = server.get("/v1/schedules/%3Ci%3Enight").await.body;
     assert_eq!([&shown["job"]["options"], &shown["note"]], [&json!({"to": "jan"}), &json!("a & b")]);
 
+    // Dates, jitter, and when it pauses have the bounds of the API.
+    let dates = |dates: &'static str, jitter: &'static str, pause: &'static str| {
+        [
+            ("name", "dates"),
+            ("type", "mail"),
+            ("dates", dates),
+            ("jitter_s", jitter),
+            ("pause_after", pause),
+            ("do", "save"),
+        ]
+    };
+    let two = "2031-12-24T08:00:00Z\r\n2031-12-24T10:00:00+01:00\r\n";
+    for (wrong, said) in [
+        (dates("tomorrow", "", ""), "is not a time like 2026-12-24T08:00:00Z"),
+        (dates("2001-01-01T00:00:00Z", "", ""), "role=\"alert\""),
+        (dates(two, "86401", ""), "Must be from 0 to 86400000 (a day)"),
+        (dates(two, "60", "1001"), "Must be from 1 to 1000"),
+    ] {
+        let (status, page) = me.form("/ui/schedules", &wrong).await;
+        assert!(status == 400 && page.contains(said), "{said}: {page}");
+    }
+    let page = me.done("/ui/schedules", &dates(two, "60", "3")).await;
+    assert!(page.contains("2 dates") && page.contains("Pauses after failures in a row"), "{page}");
+    let shown = server.get("/v1/schedules/dates").await.body;
+    assert_eq!(
+        (&shown["when"]["dates_us"], &shown["jitter_ms"], &shown["pause_after"]),
+        (&json!([1_955_865_600_000_000_i64, 1_955_869_200_000_000_i64]), &json!(60_000), &json!(3)),
+        "{shown}"
+    );
+    assert_eq!(server.delete("/v1/schedules/dates").await.status, 200);
+
     let act =
         async |wanted: &'static str| me.done("/ui/schedules", &[("name", "<i>night"), ("do", wanted)]).await;
     assert!(act("pause").await.contains("paused"));

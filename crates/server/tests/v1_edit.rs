@@ -178,8 +178,6 @@ async fn a_client_holds_its_own_jobs_and_an_operator_all() {
     assert_eq!(client.post("/v1/jobs/t", &json!({"id": "b", "delay_ms": 3_600_000})).await.status, 201);
     let again = json!({"id": "a", "if_exists": "again"});
     assert_eq!(client.post("/v1/jobs/t", &again).await.status, 200);
-    let after = json!({"id": "a", "if_exists": "again", "after": [{"id": "b"}]});
-    assert_eq!(client.post("/v1/jobs/t", &after).await.error(), (409, "conflict"));
     let job = client.get(JOB).await.body;
     assert_eq!(
         (&job["state"], &job["paused_by"], &job["priority"]),
@@ -189,6 +187,15 @@ async fn a_client_holds_its_own_jobs_and_an_operator_all() {
     assert!(steps.next().unwrap() == "edited" && steps.next().unwrap() == "held", "{job}");
     let by = job["history"][0]["reason"].as_str().unwrap();
     assert!(by.starts_with("priority, delay_ms; by token:"), "{by}");
+    // Nor do dependencies, nor an end.
+    let after = json!({"id": "a", "if_exists": "again", "after": [{"id": "b"}]});
+    assert_eq!(client.post("/v1/jobs/t", &after).await.status, 200);
+    let blocked = client.get(JOB).await.body;
+    assert_eq!((&blocked["state"], &blocked["paused_by"]), (&json!("blocked"), &json!("operator")));
+    assert_eq!(post(&client, "release").await.error(), (403, "forbidden"));
+    assert_eq!(post(&client, "cancel").await.body["state"], "cancelled");
+    assert_eq!(post(&client, "retry").await.body["state"], "paused");
+    assert_eq!(post(&client, "release").await.error(), (403, "forbidden"));
 
     let worker = admin.post("/v1/workers/t", &json!({"slots": 1})).await.body;
     let path = format!("/v1/workers/t/{}/accept", worker["worker"].as_str().unwrap());

@@ -126,6 +126,9 @@ async fn failures_are_counted_by_reason_and_lead_to_their_jobs() {
     assert_eq!((of(0), of(1)), ([&json!("send"), &json!(2)], [&json!("receive"), &json!(1)]));
     assert_eq!(by_task["failures"].as_array().unwrap().len(), 2);
     assert_eq!(by_task["failures"][0]["reason_class"], "HTTP 503");
+    let receive = server.get("/v1/failures?task=receive").await.body;
+    assert_eq!((&receive["looked_at"], &receive["failures"][0]["id"]), (&json!(1), &json!("y")), "{receive}");
+    assert_eq!(server.get("/v1/failures?task=").await.error(), (400, "bad_request"));
     let page = html(&server, "/ui/jobs?state=failed").await;
     assert!(page.contains("Failures by reason") && page.contains("timeout after N ms"), "{page}");
     let list = html(&server, "/ui/jobs?state=failed&class=HTTP+503&order=oldest").await;

@@ -63,6 +63,25 @@ async fn a_job_that_states_its_locks_is_stored_with_them() {
 }
 
 #[tokio::test]
+async fn a_schedule_shows_the_locks_that_the_catalogue_derives_apart_from_stated_ones() {
+    let locks = Locks::start(CATALOGUE).await;
+    let server = locks.server();
+    let put = async |name: &str, job: Value| {
+        let schedule = json!({"when": {"every_ms": 86_400_000}, "job": job});
+        server.put(&format!("/v1/schedules/{name}"), &schedule).await.body
+    };
+    let options = json!({"do": "migrate", "instance": "web1", "nodes": ["n1"]});
+    let derived = put("derived", json!({"type": "t", "options": options})).await;
+    let wanted = json!({"instance": {"exclusive": ["web1"]}, "node": {"exclusive": ["n1"]}});
+    assert_eq!((&derived["derived_locks"], derived["job"].get("locks")), (&wanted, None), "{derived}");
+    let big = json!({"big_lock": true});
+    let stated = put("stated", json!({"type": "t", "options": options, "locks": big})).await;
+    assert_eq!((stated.get("derived_locks"), &stated["job"]["locks"]), (None, &big), "{stated}");
+    let plain = put("plain", json!({"type": "t", "options": {"do": "query"}})).await;
+    assert!(plain.get("derived_locks").is_none() && plain["job"].get("locks").is_none(), "{plain}");
+}
+
+#[tokio::test]
 async fn a_job_that_states_none_locks_what_the_catalogue_says() {
     let locks = Locks::start(CATALOGUE).await;
     let server = locks.server();

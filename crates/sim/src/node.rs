@@ -247,7 +247,8 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
     }
     if plan.schedules {
         let (store, keys) = of();
-        tasks.push(tokio::spawn(Schedules { store, keys, metrics: Arc::default() }.run(never.clone())));
+        let schedules = Schedules { store, keys, waiting_jobs: 0.into(), metrics: Arc::default() };
+        tasks.push(tokio::spawn(schedules.run(never.clone())));
         let (store, keys) = of();
         tasks.push(tokio::spawn(Groups { store, keys }.run(never.clone())));
     }

@@ -144,7 +144,9 @@ impl Schedules {
                     dropped_us = dropped_us.max(fire.at_us);
                 }
                 Outcome::Skipped => {}
-                Outcome::Exists | Outcome::Refused(_) | Outcome::Found => return Err((FIRES, story())),
+                Outcome::Exists | Outcome::Refused(_) | Outcome::Found | Outcome::Full => {
+                    return Err((FIRES, story()));
+                }
             }
         }
         let mut at_us = Some(next_us);

@@ -19,14 +19,14 @@ use futures::future::{BoxFuture, join};
 use futures::stream::{self, StreamExt};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
-use turnwise_queue::schedules::{self, Due, Fired, Outcome};
+use turnwise_queue::schedules::{self, Due, Fired, Outcome, Waiting};
 use turnwise_queue::{Error, Keyspace, Result};
 use turnwise_store::{Error as StoreError, Isolation, Store, Watch};
 
-use crate::Metrics;
 use crate::record::is_passing;
 use crate::service::{keep_up, until_stopped};
 use crate::times::ERROR_PAUSE;
+use crate::{Live, Metrics};
 
 /// The maximum number of due schedules that one read returns.
 const PAGE: usize = 1_000;
@@ -44,6 +44,8 @@ pub struct Schedules {
     pub store: Store,
     /// Its keys.
     pub keys: Keyspace,
+    /// How many waiting jobs of a type a tenant may have; 0 is no limit.
+    pub waiting_jobs: Live<usize>,
     /// Counts what comes of each instant.
     pub metrics: Arc<Metrics>,
 }
@@ -249,7 +251,11 @@ impl Schedules {
     /// Fires these, as many as one transaction has room for.
     async fn fire(&self, due: &[Due], now_us: i64) -> Result<Fired> {
         let tx = self.store.begin().await?;
-        let fired = schedules::fire(&tx, &self.keys, due, now_us).await?;
+        let waiting = match u64::try_from(self.waiting_jobs.get()).unwrap_or(u64::MAX) {
+            0 => None,
+            most => Some(Waiting::new(self.store.begin().await?, most)),
+        };
+        let fired = schedules::fire(&tx, &self.keys, due, waiting, now_us).await?;
         tx.commit().await?;
         for (schedule, fire) in &fired.fires {
             self.metrics.fired(&fire.outcome);
@@ -257,6 +263,9 @@ impl Schedules {
             match &fire.outcome {
                 Outcome::Refused(problem) => {
                     tracing::warn!(schedule, problem, "cannot add the job of a schedule")
+                }
+                Outcome::Full => {
+                    tracing::warn!(schedule, "a schedule adds no job: its tenant has too many that wait")
                 }
                 Outcome::Missed => tracing::warn!(schedule, late_ms, "a schedule has missed an instant"),
                 Outcome::Added | Outcome::Skipped | Outcome::Exists | Outcome::Found => {}

@@ -8,7 +8,7 @@ use turnwise_calendar::{Calendar, When};
 use turnwise_queue::schedules::{self, NewSchedule, Template, job_id};
 use turnwise_queue::{JobSpec, jobs};
 use turnwise_store::{Limits, Runtime, Store};
-use turnwise_worker::{Metrics, Schedules};
+use turnwise_worker::{Live, Metrics, Schedules};
 
 use crate::common::{PATIENCE, T, World, json};
 
@@ -25,10 +25,15 @@ fn every_ten_seconds(name: &str) -> NewSchedule {
 
 /// A server, each with a clock of its own. Returns what it counts.
 fn serve(world: &World, stop: &CancellationToken) -> Arc<Metrics> {
+    serve_with(world, stop, 0.into())
+}
+
+fn serve_with(world: &World, stop: &CancellationToken, waiting_jobs: Live<usize>) -> Arc<Metrics> {
     let store = Store::new(world.engine.clone(), world.clock.clone()).with_limits(Limits::SMALL);
     let metrics = Arc::<Metrics>::default();
     let keys = world.keys.clone();
-    tokio::spawn(Schedules { store, keys, metrics: metrics.clone() }.run(stop.clone()));
+    let schedules = Schedules { store, keys, waiting_jobs, metrics: metrics.clone() };
+    tokio::spawn(schedules.run(stop.clone()));
     metrics
 }
 

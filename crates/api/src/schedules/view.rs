@@ -2,8 +2,8 @@
 
 use turnwise_calendar::{Calendar, Fire, Moved as Move, When as Stored, instant};
 use turnwise_protocol::{
-    AddJob, FireOutcome, LastSuccess, MAX_SHOWN_OPTIONS_BYTES, Missed, Moved, NewJob, Overlap, PausedBy,
-    PreviewedFire, Schedule, ScheduleFire, ScheduleState, When,
+    AddJob, FireOutcome, LastSuccess, Locks, MAX_SHOWN_OPTIONS_BYTES, Missed, Moved, NewJob, Overlap,
+    PausedBy, PreviewedFire, Schedule, ScheduleFire, ScheduleState, When,
 };
 use turnwise_queue::JobSpec;
 use turnwise_queue::schedules::{
@@ -58,6 +58,7 @@ pub(super) fn shown(schedule: rows::Schedule) -> Schedule {
         name: schedule.name,
         tenant: schedule.tenant,
         when: when(schedule.calendar),
+        derived_locks: locks(&schedule.template, false).filter(|_| !schedule.template.spec.locks.is_none()),
         job: job(schedule.template),
         jitter_ms: ms(Some(schedule.jitter_us)).unwrap_or_default(),
         missed,
@@ -102,6 +103,7 @@ pub(super) fn record(FireRecord { at_us, fired_us, outcome, job }: FireRecord) -
         Outcome::Exists => (FireOutcome::Exists, None),
         Outcome::Refused(reason) => (FireOutcome::Refused, Some(reason)),
         Outcome::Found => (FireOutcome::Found, None),
+        Outcome::Full => (FireOutcome::Full, None),
     };
     ScheduleFire { at_us, fired_us, outcome, reason, job }
 }
@@ -124,10 +126,17 @@ fn when(Calendar { when, from_us, until_us }: Calendar) -> When {
     }
 }
 
-/// The job of a template, without its options, as a client states it: without the locks that the catalogue derives.
-fn job(Template { job_type, spec, priority, states_locks }: Template) -> NewJob {
+/// The locks of a template, if a client states them, or if the catalogue derives them.
+fn locks(template: &Template, stated: bool) -> Option<Locks> {
     // A request has the form of the row.
-    let locks = states_locks.then(|| serde_json::to_value(&spec.locks).and_then(serde_json::from_value));
+    let locks = || serde_json::to_value(&template.spec.locks).and_then(serde_json::from_value);
+    (template.states_locks == stated).then(locks)?.ok()
+}
+
+/// The job of a template, without its options, as a client states it: without the locks that the catalogue derives.
+fn job(template: Template) -> NewJob {
+    let locks = locks(&template, true);
+    let Template { job_type, spec, priority, states_locks: _ } = template;
     let has_summary = spec.summary.get() != JobSpec::default().summary.get();
     let job = AddJob {
         tenant: Some(spec.tenant),
@@ -145,7 +154,7 @@ fn job(Template { job_type, spec, priority, states_locks }: Template) -> NewJob 
         start_within_ms: ms(spec.lifetime.start_within_us),
         keep_ms: ms(spec.lifetime.keep_us),
         reason: spec.reasons,
-        locks: locks.and_then(std::result::Result::ok),
+        locks,
         unique: spec.unique.map(unique::shown),
         priority: priority.map(i32::from),
         group: spec.group.map(|group| group.name),

@@ -45,9 +45,15 @@ pub(crate) struct Args {
     /// How long to wait after the first crash, the second one, and so on, as in 5s,30s,5m; the last one repeats
     #[arg(long, value_name = "TIME,…", value_parser = parse_duration, value_delimiter = ',')]
     backoff: Vec<Duration>,
+    /// Whether each wait is up to a tenth longer, so that jobs that crashed together do not all start together
+    #[arg(long, value_name = "BOOL")]
+    jitter: Option<bool>,
     /// What happens if the job's worker is lost: count it as a crash, or queue the job again without one
     #[arg(long, value_name = "WHAT", value_parser = words::<OnLost>(OnLost::WORDS))]
     on_lost: Option<OnLost>,
+    /// How often the job may be snoozed; one time more fails it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    max_snoozes: Option<u32>,
     /// Maximum duration of a run
     #[arg(long, value_parser = parse_duration, value_name = "TIME")]
     timeout: Option<Duration>,
@@ -94,7 +100,9 @@ fn edit(args: &Args) -> anyhow::Result<EditJob> {
     edit.delay_ms = ms(args.delay).context("--delay: too long")?.map(Some);
     edit.max_attempts = args.max_attempts.map(Some).or(edit.max_attempts);
     edit.backoff = crate::types::backoff(&args.backoff)?.map(Some).or(edit.backoff);
+    edit.jitter = args.jitter.map(Some).or(edit.jitter);
     edit.on_lost = args.on_lost.map(Some).or(edit.on_lost);
+    edit.max_snoozes = args.max_snoozes.map(Some).or(edit.max_snoozes);
     edit.timeout_ms = ms(args.timeout).context("--timeout: too long")?.map(Some).or(edit.timeout_ms);
     let heartbeat_timeout_ms = ms(args.heartbeat_timeout).context("--heartbeat-timeout: too long")?;
     edit.heartbeat_timeout_ms = heartbeat_timeout_ms.map(Some).or(edit.heartbeat_timeout_ms);

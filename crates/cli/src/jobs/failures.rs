@@ -24,13 +24,17 @@ pub(crate) struct Args {
     /// Only jobs of this tenant
     #[arg(long)]
     tenant: Option<String>,
+    /// Only jobs of this task
+    #[arg(long)]
+    task: Option<String>,
     #[command(flatten)]
     list: ListArgs,
 }
 
 pub(super) async fn run(args: Args) -> Result<(), Failure> {
-    let Args { job_type, tenant, list: ListArgs { json, server } } = args;
-    let failures = server.client()?.failures(job_type.as_deref(), tenant.as_deref()).await?;
+    let Args { job_type, tenant, task, list: ListArgs { json, server } } = args;
+    let failures = server.client()?;
+    let failures = failures.failures(job_type.as_deref(), tenant.as_deref(), task.as_deref()).await?;
     table::list(&failures.failures, json, "failures", ["JOBS", "LATEST", "TASK", "CLASS", "EXAMPLE"], row)?;
     if !failures.complete && !json {
         tell!("The latest {} failed jobs were counted. There are more.", HumanCount(failures.looked_at));

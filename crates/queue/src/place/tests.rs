@@ -39,8 +39,9 @@ fn places_have_exactly_these_edges() {
             "pending" => &["delayed", "paused", "limited", "active", "failed"],
             "crashing" => &["crashing", "paused"],
             "delayed" | "paused" | "limited" => &["delayed", "paused", "failed"],
-            "blocked" => &["delayed", "failed"],
+            "blocked" => &["delayed", "paused", "failed"],
             "active" => &["delayed", "crashing", "parked", "completed", "failed"],
+            "completed" | "failed" | "cancelled" => &["delayed", "paused"],
             _ => &["delayed"],
         }
     };

@@ -8,6 +8,7 @@ use turnwise_store::Transaction;
 
 use super::plan::{Plan, is_late, plan};
 use super::row::{FireRecord, Missed, Outcome, Overlap, Paused, PausedBy, Schedule, job_id};
+use super::waiting::Waiting;
 use super::{ends, get, options, save};
 use crate::after::After;
 use crate::dependencies;
@@ -84,8 +85,14 @@ pub async fn next_due(tx: &Transaction, keys: &Keyspace, after_us: Option<i64>) 
     Ok(rows.iter().find_map(|(key, _)| keys.parse_schedule_due(key).ok()).map(|(at_us, _)| at_us))
 }
 
-/// Fires due schedules, as many as the transaction has room for.
-pub async fn fire(tx: &Transaction, keys: &Keyspace, due: &[Due], now_us: i64) -> Result<Fired> {
+/// Fires due schedules, as many as the transaction has room for. An instant whose job would be one too many for its tenant adds none.
+pub async fn fire(
+    tx: &Transaction,
+    keys: &Keyspace,
+    due: &[Due],
+    mut waiting: Option<Waiting>,
+    now_us: i64,
+) -> Result<Fired> {
     let mut fired = Fired::default();
     for (n, Due { at_us, name }) in due.iter().enumerate() {
         if n % PREFETCHED == 0 {
@@ -109,7 +116,7 @@ pub async fn fire(tx: &Transaction, keys: &Keyspace, due: &[Due], now_us: i64) -
         if n > 0 && schedule.options_bytes > PIECE_BYTES {
             break;
         }
-        fire_due(tx, keys, schedule, now_us, &mut fired).await?;
+        fire_due(tx, keys, schedule, (&mut waiting, now_us), &mut fired).await?;
         fired.done += 1;
     }
     Ok(fired)
@@ -119,7 +126,7 @@ async fn fire_due(
     tx: &Transaction,
     keys: &Keyspace,
     old: Schedule,
-    now_us: i64,
+    (waiting, now_us): (&mut Option<Waiting>, i64),
     fired: &mut Fired,
 ) -> Result<()> {
     let Some(next_us) = old.next else { return Ok(()) };
@@ -154,7 +161,7 @@ async fn fire_due(
             new.next = Some(at_us);
             break;
         }
-        let record = fire_at(tx, keys, &mut new, &options, at_us, (now_us, makes_up)).await?;
+        let record = fire_at(tx, keys, &mut new, (&options, at_us), waiting, (now_us, makes_up)).await?;
         fired.fires.push((new.name.clone(), record));
     }
     save(tx, keys, Some(&old), &new)
@@ -165,16 +172,23 @@ async fn fire_at(
     tx: &Transaction,
     keys: &Keyspace,
     schedule: &mut Schedule,
-    options: &RawValue,
-    at_us: i64,
+    (options, at_us): (&RawValue, i64),
+    waiting: &mut Option<Waiting>,
     (now_us, makes_up): (i64, bool),
 ) -> Result<FireRecord> {
     let mut job = job_of(schedule, options, at_us, now_us);
-    // Before the last one is cancelled for it.
-    let done = match jobs::check(tx, &job) {
+    let checked = jobs::check(tx, &job);
+    let is_full = match waiting {
+        Some(waiting) if checked.is_ok() => waiting.refuses(tx, keys, &job, now_us).await?,
+        _ => false,
+    };
+    let done = match checked {
+        // Before the last one is cancelled for it.
         Err(error) => Err(error),
+        Ok(()) if is_full && schedule.overlap == Overlap::CancelRunning => Ok((Outcome::Full, None)),
         Ok(()) => match after_last(tx, keys, schedule, (now_us, makes_up)).await? {
             None => Ok((Outcome::Skipped, None)),
+            Some(_) if is_full => Ok((Outcome::Full, None)),
             Some(after) => {
                 job.after = after;
                 add(tx, keys, &job, now_us).await.map(|(outcome, id)| (outcome, Some(id)))
@@ -187,6 +201,9 @@ async fn fire_at(
     };
     if matches!(outcome, Outcome::Added | Outcome::Exists) {
         schedule.last.clone_from(&id);
+    }
+    if let (Outcome::Added, Some(waiting)) = (&outcome, waiting) {
+        waiting.added(&job);
     }
     let record = FireRecord { at_us, fired_us: now_us, outcome, job: id };
     schedule.note(record.clone());

@@ -23,6 +23,7 @@ mod ends;
 mod fire;
 mod plan;
 mod row;
+mod waiting;
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
@@ -38,6 +39,7 @@ pub use row::{
     MAX_SCHEDULE_NAME_BYTES, Missed, NewSchedule, Outcome, Overlap, Paused, PausedBy, Schedule, Template,
     check_schedule_name, job_id,
 };
+pub use waiting::Waiting;
 
 use crate::encoding::{decode, encode};
 use crate::error::{Error, Result};

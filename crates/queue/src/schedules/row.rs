@@ -179,11 +179,13 @@ pub enum Outcome {
     Refused(String),
     /// Another job has the unique key of the job: that happened which the job states.
     Found,
+    /// It has added none, because its tenant has as many waiting jobs of the type as it may.
+    Full,
 }
 
 impl Outcome {
     /// All names, in metrics and answers.
-    pub const NAMES: [&str; 6] = ["added", "skipped", "missed", "exists", "refused", "found"];
+    pub const NAMES: [&str; 7] = ["added", "skipped", "missed", "exists", "refused", "found", "full"];
 
     /// Its name.
     pub fn name(&self) -> &'static str {
@@ -199,6 +201,7 @@ impl Outcome {
             Outcome::Exists => 3,
             Outcome::Refused(_) => 4,
             Outcome::Found => 5,
+            Outcome::Full => 6,
         }
     }
 
