@@ -17,7 +17,6 @@
 //! first; others follow after a hundredth of the period ([`others_delay_us`]).
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_policy::eligibility::condition::Value;
 pub use turnwise_policy::eligibility::rate::StartCount;
