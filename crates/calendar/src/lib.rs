@@ -231,6 +231,11 @@ pub fn instant(at_us: i64) -> String {
     Timestamp::from_microsecond(at_us).map(|at| at.to_string()).unwrap_or_default()
 }
 
+/// The id of the job that a schedule adds at an instant.
+pub fn job_id(schedule: &str, at_us: i64) -> String {
+    format!("{schedule}@{}", instant(at_us))
+}
+
 fn in_utc(at_us: i64) -> Option<Fire> {
     let at = Timestamp::from_microsecond(at_us).ok()?;
     Some(Fire { at_us, local: local(at, Offset::UTC), moved: None })

@@ -156,6 +156,16 @@ fn say(scenario: &Scenario, outcomes: &[Results], all: bool, took: Duration) {
             say!("{}\n", report::figures(outcome));
         }
     }
+    for outcome in outcomes.iter().filter(|of| !of.schedules.is_empty() || !of.rates.is_empty()) {
+        say!("Schedules and rates with {}:", outcome.policy);
+        if !outcome.schedules.is_empty() {
+            table::print(report::SCHEDULES_HEAD, &report::schedules(outcome));
+        }
+        if !outcome.rates.is_empty() {
+            table::print(report::RATES_HEAD, &report::rates(outcome));
+        }
+        say!("");
+    }
     if let Some(hidden) = report::not_shown(first, all) {
         say!("{hidden}");
     }

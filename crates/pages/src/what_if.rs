@@ -118,13 +118,14 @@ fn scenario(load: &Load, is_continuous: bool, changed: &BTreeMap<String, u32>) -
         let most = if is_continuous { u64::MAX } else { all_slots };
         let run_ms = (!is_continuous).then(|| OneOf::Other(RandomTime::Exponential(int(run_ms))));
         let count = int(jobs.min(most).min(MAX_JOBS / simulated));
-        OneOf::Other(vec![Work { count, every: None, per_second: None, run_ms }])
+        OneOf::Other(vec![Work { count, run_ms, ..Work::default() }])
     };
     let tenant = |name: &str, count: u64, shares: u32, jobs| Tenants {
         name: name.to_owned(),
         count: int(count),
         shares: OneOf::One(int(shares.into())),
         jobs,
+        schedules: Vec::new(),
         comes_at: Int::default(),
         leaves_at: None,
         comes_back_after: None,
@@ -157,6 +158,8 @@ fn scenario(load: &Load, is_continuous: bool, changed: &BTreeMap<String, u32>) -
         seed: Int::default(),
         policy: Policy::default(),
         rfc: Rfc::default(),
+        begins: None,
+        rates: Vec::new(),
         tenants,
     })
 }

@@ -12,6 +12,7 @@
 //! - [`demand`]: how many slots a job type needs.
 //! - [`slots`]: how they are divided among workers.
 //! - [`backoff`]: how long a crashed job waits.
+//! - [`fire`]: what a fire of a schedule does.
 //! - [`timestamp`](mod@timestamp): times as text.
 
 pub mod backoff;
@@ -19,6 +20,7 @@ pub mod contention;
 pub mod demand;
 pub mod eligibility;
 pub mod fair_share;
+pub mod fire;
 pub mod predictive_queue;
 pub mod rotation;
 pub mod schedule;

@@ -17,10 +17,10 @@
 //! first; others follow after a hundredth of the period ([`others_delay_us`]).
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_policy::eligibility::condition::Value;
-use turnwise_policy::eligibility::rate::{Algorithm, Rate, RateLimit, key_of, of_filter};
+pub use turnwise_policy::eligibility::rate::StartCount;
+use turnwise_policy::eligibility::rate::{Algorithm, NextStart, Rate, RateLimit, key_of, of_filter};
 use turnwise_store::{Isolation, Transaction};
 
 use crate::concurrency::{self, LimitedRow};
@@ -40,28 +40,6 @@ pub const MAX_PAUSE_OF_RUN_MS: u64 = 3_600_000;
 /// How much longer than their period starts are kept, in µs: by far more than the clocks of two nodes differ, so that no node removes
 /// a start that still counts by another one's clock.
 const KEPT_US: i64 = 60_000_000;
-
-/// The starts of a bucket.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StartCount {
-    /// How many starts there were; the number of the last one.
-    pub total: u64,
-    /// Starts up to this number have no rows any more.
-    #[serde(default)]
-    pub removed: u64,
-    /// When the last one was, in µs.
-    pub last_us: i64,
-    /// The highest limit and the longest period, in µs, of the jobs that started.
-    pub most: u32,
-    /// See `most`.
-    pub per_us: i64,
-    /// When the token bucket is full again, in µs.
-    #[serde(default)]
-    pub level_us: i64,
-    /// No job starts before this time, in µs.
-    #[serde(default)]
-    pub paused_until_us: i64,
-}
 
 /// What one transaction knows of the starts of a bucket.
 #[derive(Debug)]
@@ -97,25 +75,13 @@ impl Starts {
 
     /// When the `n`-th more job of this rate may start, in µs. Adds no read conflict.
     async fn free_us(&mut self, tx: &Transaction, keys: &Keyspace, rate: &Rate, n: u32) -> Result<i64> {
-        let starts = rate.weight.max(1).saturating_mul(n);
-        let free_us = match rate.algorithm {
-            Algorithm::Bucket => rate.bucket_free_us(self.level_us(rate), starts),
-            Algorithm::Window => {
-                // The last start that must be a period old.
-                let number = (self.count.total + u64::from(starts)).saturating_sub(u64::from(rate.at_most));
-                match number <= self.count.removed {
-                    true => i64::MIN,
-                    false => self.at_us(tx, keys, number).await?.saturating_add(rate.per_us()),
-                }
+        let free_us = match self.count.next_start(rate, n) {
+            NextStart::At(at_us) => at_us,
+            NextStart::PeriodAfter(number) => {
+                self.at_us(tx, keys, number).await?.saturating_add(rate.per_us())
             }
         };
         Ok(free_us.max(self.count.paused_until_us))
-    }
-
-    /// When the token bucket is full again, in µs: by this rate, even if the last start has emptied it by another one.
-    fn level_us(&self, rate: &Rate) -> i64 {
-        let StartCount { level_us, last_us, .. } = self.count;
-        level_us.min(last_us.saturating_add(rate.per_us() + i64::from(rate.at_most)))
     }
 
     /// When the start with this number was. A start without a row counts as the last one: the token bucket writes none.
@@ -171,20 +137,13 @@ impl Starts {
         rate: &Rate,
         now_us: i64,
     ) -> Result<()> {
-        let level_us = self.level_us(rate);
         let (name, row) = (self.bucket.name(), keys.start_count(self.bucket.name()));
         let is_first = self.own.is_none();
         if is_first {
             tx.get(&row).await?;
         }
         let count = &mut self.count;
-        let starts = rate.weight.max(1);
-        count.total += u64::from(starts);
-        count.last_us = count.last_us.max(now_us);
-        count.most = count.most.max(rate.at_most);
-        count.per_us = count.per_us.max(rate.per_us());
-        count.level_us = rate.bucket_level_us(level_us, starts, now_us);
-        let own = (count.total, count.last_us);
+        let own = count.take(rate, now_us);
         // The starts of one transaction leave the period together.
         if let Some((before, _)) = self.own.filter(|(_, at_us)| *at_us == own.1) {
             tx.clear(keys.start_entry(name, before))?;

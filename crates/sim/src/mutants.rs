@@ -848,9 +848,9 @@ pub const ELIGIBILITY_MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "window_off_by_one",
-        file: "crates/queue/src/rates.rs",
-        find: "self.count.total + u64::from(starts)",
-        replace: "self.count.total + u64::from(starts) - 1",
+        file: "crates/policy/src/eligibility/rate.rs",
+        find: "self.total + u64::from(starts)",
+        replace: "self.total + u64::from(starts) - 1",
         why: "A period has one start more than its rate allows.",
     },
     Mutant {

@@ -26,6 +26,7 @@
 mod entitlement;
 pub mod locks;
 mod number;
+pub mod planned;
 pub mod plot;
 mod policy;
 pub mod report;
@@ -39,7 +40,7 @@ use serde::Deserialize;
 
 pub use number::{Int, OneOf, Real};
 pub use policy::Policy;
-pub use results::{Results, Series, TenantResults, jain};
+pub use results::{RateResults, Results, ScheduleResults, Series, TenantResults, jain};
 pub use scenario::Scenario;
 pub use world::{Error, run};
 

@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use crate::results::{Results, TenantResults};
+use turnwise_policy::eligibility::rate::Rate;
+
+use crate::results::{RateResults, Results, ScheduleResults, TenantResults};
 use crate::scenario::Scenario;
 
 /// The most tenants that a table shows, unless the caller asks for all.
@@ -44,8 +46,9 @@ impl<'a> Report<'a> {
 pub fn headline(scenario: &Scenario, outcome: &Results) -> String {
     let seconds = outcome.interval_ms as f64 / 1e3;
     let jobs: u64 = outcome.tenants.iter().map(|tenant| tenant.jobs).sum();
+    let begins = scenario.begins.map_or_else(String::new, |begins| format!(" from {begins}"));
     format!(
-        "{}: {}, churn {}, {} of {seconds} s, {} of {}",
+        "{}: {}, churn {}, {} of {seconds} s{begins}, {} of {}",
         scenario.name,
         many(outcome.slots, "slot"),
         outcome.churn,
@@ -98,6 +101,44 @@ pub fn figures(outcome: &Results) -> String {
         outcome.longest_wait_cycles(),
         percent(outcome.utilisation()),
     )
+}
+
+/// The head of the table of [`schedules`].
+pub const SCHEDULES_HEAD: [&str; 7] =
+    ["SCHEDULE", "TENANT", "FIRES", "MOVED", "SKIPPED", "CANCELLED", "LONGEST DELAY"];
+
+/// A line per schedule: how often it fired, how many of these fires a change of clocks has moved, and the longest time from
+/// a fire to the start of its job.
+pub fn schedules(outcome: &Results) -> Vec<[String; 7]> {
+    let row = |of: &ScheduleResults| {
+        [
+            of.name.clone(),
+            of.tenant.clone(),
+            of.fires.to_string(),
+            of.moved.to_string(),
+            of.skipped.to_string(),
+            of.cancelled.to_string(),
+            format!("{:.1} s", of.longest_delay_ms as f64 / 1e3),
+        ]
+    };
+    outcome.schedules.iter().map(row).collect()
+}
+
+/// The head of the table of [`rates`].
+pub const RATES_HEAD: [&str; 5] = ["RATE", "AT MOST", "HIGHEST USE", "STARTS", "REASON TO WAIT"];
+
+/// A line per rate: the most starts of a bucket in any period, and the part of the time in which a job waited because of it.
+pub fn rates(outcome: &Results) -> Vec<[String; 5]> {
+    let row = |of: &RateResults| {
+        [
+            of.name.clone(),
+            Rate::new(of.at_most, of.per_ms).to_string(),
+            of.highest_use.to_string(),
+            of.starts.to_string(),
+            format!("{} of the time", percent(of.reason_share)),
+        ]
+    };
+    outcome.rates.iter().map(row).collect()
 }
 
 /// The head of the table of [`compared`].
@@ -208,6 +249,21 @@ mod tests {
         assert_eq!(not_shown(&outcome, false), None);
         assert!(figures(&outcome).starts_with("Jain's index 1.0000 over 2 backlogged tenants"));
         assert!(figures(&outcome).ends_with("slots busy 100%, a slot free while a job waited: never."));
+    }
+
+    #[test]
+    fn schedules_and_rates_have_a_line_each() {
+        let text = "name = 'x'\nslots = 9\nchurn = 0\ncycles = 90\nbegins = '2026-03-29T01:00:00+01:00'
+            rates = [{ name = 'r', at_most = 2, per_ms = 600_000 }]
+            [[tenants]]\nname = 't'\njobs = []
+            schedules = [{ name = 's', count = 4, cron = '30 2 * * *', zone = 'Europe/Berlin', run_ms = 5, rate = 'r' }]";
+        let scenario = Scenario::parse(text).unwrap();
+        let outcome = run(&scenario, Policy::VirtualTime).unwrap();
+        assert!(
+            headline(&scenario, &outcome).ends_with("of 60 s from 2026-03-29T00:00:00Z, 4 jobs of 1 tenant")
+        );
+        assert_eq!(schedules(&outcome), [["s", "t", "4", "4", "0", "0", "600.0 s"]]);
+        assert_eq!(rates(&outcome), [["r", "2/600s", "2", "4", "11.1% of the time"]]);
     }
 
     #[test]

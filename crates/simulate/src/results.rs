@@ -23,6 +23,12 @@ pub struct Results {
     pub idle_slot_passes: u64,
     /// Jobs that cycles preempted.
     pub stopped: u64,
+    /// Every schedule, in the scenario's order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub schedules: Vec<ScheduleResults>,
+    /// Every rate, in the scenario's order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rates: Vec<RateResults>,
     /// What each tenant had got over time.
     pub series: Series,
 }
@@ -54,6 +60,42 @@ pub struct TenantResults {
     pub longest_wait_cycles: f64,
     /// The mean of all waits.
     pub mean_wait_cycles: f64,
+}
+
+/// What equal schedules did.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ScheduleResults {
+    /// Their name.
+    pub name: String,
+    /// Their tenant.
+    pub tenant: String,
+    /// How often they fired, while the tenant was there.
+    pub fires: u64,
+    /// Those that a change of clocks has moved.
+    pub moved: u64,
+    /// Those that added no job, because an earlier one had not ended.
+    pub skipped: u64,
+    /// Those that have cancelled an earlier job.
+    pub cancelled: u64,
+    /// The longest time from the instant of a fire to the start of its job, or to the end of the simulation if it waited then. It contains the jitter.
+    pub longest_delay_ms: u64,
+}
+
+/// What a rate did.
+#[derive(Debug, Clone, Serialize)]
+pub struct RateResults {
+    /// Its name.
+    pub name: String,
+    /// The most starts per period.
+    pub at_most: u32,
+    /// The length of the period.
+    pub per_ms: u64,
+    /// The starts that it has counted.
+    pub starts: u64,
+    /// The most starts that a bucket had in any period.
+    pub highest_use: u64,
+    /// The part of the time in which a job waited because of it, 0 to 1.
+    pub reason_share: f64,
 }
 
 impl TenantResults {

@@ -17,15 +17,32 @@
 //! jobs = [{ per_second = 0.5, run_ms = { exponential = 800 } }]
 //! ```
 //!
+//! Schedules and rates are those of the server, in [`planned`](crate::planned):
+//!
+//! ```toml
+//! begins = "2026-03-28T00:00:00+01:00"
+//!
+//! [[rates]]
+//! name = "warehouse"
+//! at_most = 100
+//! per_ms = 3_600_000
+//!
+//! [[tenants]]
+//! name = "reports"
+//! jobs = []
+//! schedules = [{ name = "nightly", cron = "30 2 * * *", zone = "Europe/Berlin", run_ms = 60_000, rate = "warehouse" }]
+//! ```
+//!
 //! An unknown key is rejected with its line, and a number outside its range with the range.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::number::{Int, OneOf, Real};
+use crate::planned::{Begin, Rate, Schedule};
 use crate::policy::Policy;
 
-/// The most jobs of one scenario, all together. A simulation keeps about 150 bytes of each.
+/// The most jobs of one scenario, all together. A simulation keeps about 180 bytes of each.
 pub const MAX_JOBS: u64 = 2_000_000;
 /// The most tenants of one scenario.
 pub const MAX_TENANTS: u64 = 10_000;
@@ -63,6 +80,11 @@ pub struct Scenario {
     /// The coefficients of the RFC's policies.
     #[serde(default)]
     pub rfc: Rfc,
+    /// The time at which it begins. Schedules need one.
+    pub begins: Option<Begin>,
+    /// The rates that jobs obey, each by its name.
+    #[serde(default)]
+    pub rates: Vec<Rate>,
     /// The tenants, whose jobs these are.
     pub tenants: Vec<Tenants>,
 }
@@ -97,6 +119,9 @@ pub struct Tenants {
     pub shares: Shares,
     /// Its jobs: a number of continuous jobs, or a list of [`Work`].
     pub jobs: OneOf<Int<0, MAX_JOBS>, Vec<Work>>,
+    /// Its schedules, which fire while it is there. Of many tenants, each has all of them.
+    #[serde(default)]
+    pub schedules: Vec<Schedule>,
     /// The cycle at which it comes.
     #[serde(default)]
     pub comes_at: Int<0, MAX_CYCLES>,
@@ -135,7 +160,7 @@ pub struct SharesRange {
 }
 
 /// Jobs of one kind.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Work {
     /// The number of jobs when the tenant comes.
@@ -147,6 +172,8 @@ pub struct Work {
     pub per_second: Option<Real<0, 100_000>>,
     /// How long each job runs. Continuous jobs, which run until they are stopped, have no run time.
     pub run_ms: Option<RunTime>,
+    /// The name of the rate that each job obeys.
+    pub rate: Option<String>,
 }
 
 /// The run time of jobs that run to their end, at least a millisecond: the same for all of them, or a random one.
@@ -236,6 +263,7 @@ impl Scenario {
                 ));
             }
         }
+        crate::planned::check(self).map_err(Error::Wrong)?;
         let jobs: f64 = self.tenants.iter().map(|tenants| tenants.jobs_about(self)).sum();
         if jobs > MAX_JOBS as f64 {
             return wrong(format!("there are about {jobs:.0} jobs in all; {MAX_JOBS} are possible"));
@@ -248,7 +276,8 @@ impl Tenants {
     /// Its jobs, as a list.
     pub fn work(&self) -> Vec<Work> {
         match &self.jobs {
-            OneOf::One(count) => vec![Work { count: *count, every: None, per_second: None, run_ms: None }],
+            OneOf::One(count) if count.get() == 0 => Vec::new(),
+            OneOf::One(count) => vec![Work { count: *count, ..Work::default() }],
             OneOf::Other(work) => work.clone(),
         }
     }
@@ -305,7 +334,10 @@ impl Tenants {
             let at_random = work.per_second.map_or(0.0, |rate| rate.get() * seconds);
             work.count.get() as f64 * (visits + bursts) + at_random
         };
-        self.work().iter().map(of).sum::<f64>() * self.count.get() as f64
+        let scheduled = |schedule: &Schedule| schedule.jobs_at_most(scenario) as f64;
+        let jobs =
+            self.work().iter().map(of).sum::<f64>() + self.schedules.iter().map(scheduled).sum::<f64>();
+        jobs * self.count.get() as f64
     }
 }
 
@@ -314,6 +346,12 @@ mod tests {
     use super::*;
 
     const GOOD: &str = "name = 'x'\nslots = 4\nchurn = 1\ncycles = 10\n[[tenants]]\nname = 'a'\njobs = 3\n";
+
+    const SCHEDULED: &str =
+        "name = 'x'\nslots = 4\nchurn = 1\ncycles = 10\nbegins = '2026-03-28T00:00:00+01:00'
+        rates = [{ name = 'r', at_most = 5, per_ms = 1000, key = { values = 3 } }]
+        [[tenants]]\nname = 'a'\njobs = [{ count = 1, run_ms = 5, rate = 'r' }]
+        schedules = [{ name = 's', count = 2, every_ms = 60_000, run_ms = 5, rate = 'r' }]";
 
     fn rejected(text: &str) -> String {
         Scenario::parse(text).expect_err("it must be rejected").to_string()
@@ -399,5 +437,57 @@ mod tests {
             let error = rejected(&GOOD.replace("jobs = 3", to));
             assert!(error.contains(word), "{to}: {error}");
         }
+    }
+
+    #[test]
+    fn schedules_and_rates_are_read_and_their_contradictions_rejected() {
+        let scenario = Scenario::parse(SCHEDULED).unwrap();
+        assert_eq!(scenario.begins.unwrap().at_us(), 1_774_652_400_000_000);
+        // Two schedules fire in each of ten minutes.
+        assert_eq!(scenario.tenants[0].schedules[0].jobs_at_most(&scenario), 20);
+        let every = "every_ms = 60_000";
+        for (from, to, word) in [
+            ("begins = '2026-03-28T00:00:00+01:00'", "", "schedule `s`: it needs a begin"),
+            ("+01:00", "", "RFC 3339"),
+            (every, "jitter_ms = 5", "needs either `cron` or `every_ms`"),
+            (every, "every_ms = 60_000, cron = '@daily'", "needs either `cron` or `every_ms`"),
+            (every, "every_ms = 60_000, zone = 'UTC'", "`zone` is for `cron`"),
+            (every, "cron = '@daily', offset_ms = 5", "`offset_ms` is for `every_ms`"),
+            (
+                every,
+                "every_ms = 60_000, offset_ms = 60_000",
+                "offset_ms: must be at least 0 and below every_ms",
+            ),
+            (every, "cron = '@daily', zone = 'Mars/Olympus'", "schedule `s`: zone: must be the name"),
+            (every, "cron = '61 * * * *'", "schedule `s`: cron: "),
+            (every, "cron = '0 0 30 2 *'", "has no fire within ten years"),
+            (every, "every_ms = 999", "1000 to"),
+            ("count = 2", "count = 20_001", "1 to 20000"),
+            ("name = 's'", "name = ''", "needs a name"),
+            ("run_ms = 5, rate = 'r' }]", "run_ms = 5, rate = 'q' }]", "there is no rate `q`"),
+            ("at_most = 5", "at_most = 5, weight = 6", "rate `r`: weight must be from 1 to at_most"),
+            ("values = 3", "values = 10_001", "1 to 10000"),
+            ("per_ms = 1000", "per_ms = 99", "100 to"),
+            (
+                "}]\n        [[tenants]]",
+                "}, { name = 'r', at_most = 1, per_ms = 1000 }]\n[[tenants]]",
+                "more than one rate `r`",
+            ),
+            (
+                "at_most = 5, per_ms = 1000, key = { values = 3 }",
+                "at_most = 10_000, per_ms = 1000, key = { values = 501 }",
+                "starts to remember",
+            ),
+        ] {
+            assert!(SCHEDULED.contains(from), "{from}");
+            let error = rejected(&SCHEDULED.replace(from, to));
+            assert!(error.contains(word), "{to}: {error}");
+        }
+        let twice =
+            SCHEDULED.replace("schedules = [", "schedules = [{ name = 's', cron = '@daily', run_ms = 5 }, ");
+        assert!(rejected(&twice).contains("more than one schedule `s`"));
+        let many =
+            SCHEDULED.replace("count = 2", "count = 20_000").replace("every_ms = 60_000", "every_ms = 1_000");
+        assert!(rejected(&many).contains("jobs in all"));
     }
 }

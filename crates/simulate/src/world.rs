@@ -4,6 +4,9 @@
 //! the free slots. At a cycle, it first asks the scheme which jobs stop. So between two events, a scheme could only
 //! wait.
 
+mod limits;
+mod schedules;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -14,6 +17,8 @@ use crate::results::{Results, Series, TenantResults};
 use crate::rng::SeededRng;
 use crate::scenario::{MAX_JOBS, Scenario, SharesRange, Tenants, Work};
 use crate::scheme::{self, Job, JobId, Scheme, Tenant, View};
+use limits::Limits;
+use schedules::Schedules;
 
 /// Why a scenario cannot be run to its end.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +57,12 @@ enum Event {
     Burst(usize, usize, u32),
     /// One job of a kind arrives.
     Arrive(usize, usize, u32),
+    /// Equal schedules of a tenant fire.
+    Fire(usize),
+    /// The job of a fire may start: the schedule, the instant, and the number of the tenant's visit.
+    Due(usize, i64, u32),
+    /// A bucket of a rate has a place.
+    Place(usize),
 }
 
 /// What the world knows of a job, and schemes do not know.
@@ -68,20 +79,29 @@ struct Fate {
     /// Its index in `World::running`.
     place: u32,
     gone: bool,
+    /// Its rate has refused it: it is not in the queue.
+    limited: bool,
+    /// The schedule that has added it, and the instant.
+    fire: Option<(usize, i64)>,
 }
 
 /// What the world knows of a tenant, and schemes do not know.
 struct Owner<'a> {
     plan: &'a Tenants,
+    /// The kinds of its jobs: those of the plan, and those of its schedules.
     work: Vec<Work>,
     /// One for each kind of work.
     rng: Vec<SeededRng>,
+    /// The rate that each kind of work obeys.
+    rates: Vec<Option<usize>>,
     present: bool,
     /// The number of times that it has come.
     visits: u32,
     /// Its jobs. Removed ones stay among them until there are too many.
     jobs: Vec<JobId>,
     gone: usize,
+    /// Those that a rate has refused.
+    limited: u64,
     got: Got,
 }
 
@@ -108,7 +128,11 @@ pub(crate) struct World<'a> {
     tenants: Vec<Tenant>,
     owners: Vec<Owner<'a>>,
     running: Vec<JobId>,
+    /// The jobs that wait, and how many of them a rate has refused.
     waiting: usize,
+    limited: usize,
+    limits: Limits,
+    schedules: Schedules<'a>,
     due: Entitlement,
     idle_slots: u64,
     swaps: u64,
@@ -139,7 +163,9 @@ pub fn run(scenario: &Scenario, policy: Policy) -> Result<Results, Error> {
 
 impl<'a> World<'a> {
     fn new(scenario: &'a Scenario, policy: Policy) -> Self {
-        let (mut tenants, mut owners) = (Vec::new(), Vec::new());
+        let (mut tenants, mut owners, mut works) = (Vec::new(), Vec::new(), Vec::new());
+        let count = scenario.tenants.iter().map(|plan| plan.count.usize()).sum();
+        let limits = Limits::new(&scenario.rates, count);
         for plan in &scenario.tenants {
             let digits = plan.count.get().to_string().len();
             for n in 1..=plan.count.get() {
@@ -156,16 +182,25 @@ impl<'a> World<'a> {
                     _ => format!("{}-{n:0digits$}", plan.name),
                 };
                 tenants.push(Tenant { name, shares, jobs: 0, waiting: 0 });
-                let work = plan.work();
+                let mut work = plan.work();
+                works.push(work.len());
+                work.extend(plan.schedules.iter().map(|schedule| Work {
+                    run_ms: Some(schedule.run_ms),
+                    rate: schedule.rate.clone(),
+                    ..Work::default()
+                }));
                 let rng = (1..=work.len()).map(rng).collect();
+                let rates = work.iter().map(|work| limits.named(work.rate.as_ref())).collect();
                 owners.push(Owner {
                     plan,
                     work,
                     rng,
+                    rates,
                     present: false,
                     visits: 0,
                     jobs: Vec::new(),
                     gone: 0,
+                    limited: 0,
                     got: Got::default(),
                 });
             }
@@ -179,10 +214,13 @@ impl<'a> World<'a> {
             jobs: Vec::new(),
             fates: Vec::new(),
             due: Entitlement::new(scenario.slots.get(), tenants.len()),
+            schedules: Schedules::new(scenario, &tenants, &works),
+            limits,
             tenants,
             owners,
             running: Vec::new(),
             waiting: 0,
+            limited: 0,
             idle_slots: 0,
             swaps: 0,
         };
@@ -193,6 +231,7 @@ impl<'a> World<'a> {
                 world.in_cycles(change.at.get(), Event::NewShares(number, change.shares.u32()));
             }
         }
+        world.plan_fires();
         world
     }
 
@@ -281,7 +320,7 @@ impl<'a> World<'a> {
             }
             Event::NewShares(tenant, shares) => {
                 self.tenants[tenant].shares = shares;
-                self.due.set(tenant, self.tenants[tenant].jobs as u64, shares);
+                self.set_due(tenant);
                 let (scheme, view) = self.split();
                 scheme.new_shares(view, tenant);
             }
@@ -302,6 +341,9 @@ impl<'a> World<'a> {
                 self.add(tenant, work, 1)?;
                 self.arrive_later(tenant, work);
             }
+            Event::Fire(number) => self.fire(number),
+            Event::Due(schedule, instant_us, visit) => self.due(schedule, instant_us, visit)?,
+            Event::Place(bucket) => self.places(bucket),
         }
         Ok(())
     }
@@ -357,6 +399,7 @@ impl<'a> World<'a> {
         for _ in 0..count {
             let owner = &mut self.owners[tenant];
             let run_us = owner.work[work].run_ms.map(|time| owner.rng[work].run_us(time));
+            self.limits.put(owner.rates[work], tenant, &mut owner.rng[work]);
             let id = JobId::try_from(self.jobs.len()).expect("there are at most MAX_JOBS");
             self.jobs.push(Job {
                 tenant,
@@ -372,6 +415,8 @@ impl<'a> World<'a> {
                 runs: 0,
                 place: 0,
                 gone: false,
+                limited: false,
+                fire: None,
             });
             owner.jobs.push(id);
             self.appear(id);
@@ -387,10 +432,16 @@ impl<'a> World<'a> {
         let tenant = seen.tenant;
         self.owners[tenant].got.added += 1;
         self.tenants[tenant].jobs += 1;
-        self.due.set(tenant, self.tenants[tenant].jobs as u64, self.tenants[tenant].shares);
+        self.set_due(tenant);
         self.wait(job);
         let (scheme, view) = self.split();
         scheme.added(view, job);
+    }
+
+    /// The tenant is entitled to slots for its jobs, except those that a rate has refused.
+    fn set_due(&mut self, tenant: usize) {
+        let Tenant { jobs, shares, .. } = self.tenants[tenant];
+        self.due.set(tenant, jobs as u64 - self.owners[tenant].limited, shares);
     }
 
     fn wait(&mut self, job: JobId) {
@@ -411,14 +462,17 @@ impl<'a> World<'a> {
     }
 
     fn fill(&mut self) {
+        let mut limits = std::mem::take(&mut self.limits);
         let (scheme, view) = self.split();
-        let start = scheme.fill(view, view.free());
+        let start = scheme.fill(view, view.free(), &mut |job| limits.claim(job, view.now_us));
+        self.limits = limits;
         assert!(start.len() <= self.scenario.slots.usize() - self.running.len(), "slots are not shared");
         for job in start {
             assert!(!self.job(job).running && !self.fates[job as usize].gone, "only waiting jobs start");
             self.start(job);
         }
-        if self.waiting > 0 && self.running.len() < self.scenario.slots.usize() {
+        self.limit_refused();
+        if self.waiting > self.limited && self.running.len() < self.scenario.slots.usize() {
             self.idle_slots += 1;
         }
     }
@@ -433,9 +487,13 @@ impl<'a> World<'a> {
         fate.place = u32::try_from(self.running.len()).expect("slots are below 2^32");
         self.running.push(job);
         self.owners[seen.tenant].got.starts += 1;
+        let first = fate.runs == 1;
         if let Some(run_us) = fate.run_us {
             let (at_us, event) = (now_us.saturating_add(run_us), Event::End(job, fate.runs));
             self.at(at_us, event);
+        }
+        if first {
+            self.delayed(job);
         }
     }
 
@@ -466,10 +524,14 @@ impl<'a> World<'a> {
         if !ran {
             self.waits_no_more(job);
         }
+        let limited = self.fates[job as usize].limited;
+        if limited {
+            self.unlimit(job);
+        }
         self.fates[job as usize].gone = true;
         let tenant = self.jobs[job as usize].tenant;
         self.tenants[tenant].jobs -= 1;
-        self.due.set(tenant, self.tenants[tenant].jobs as u64, self.tenants[tenant].shares);
+        self.set_due(tenant);
         let owner = &mut self.owners[tenant];
         owner.gone += 1;
         if owner.gone > 1_000 && owner.gone * 2 > owner.jobs.len() {
@@ -477,7 +539,8 @@ impl<'a> World<'a> {
             owner.gone = 0;
         }
         let (scheme, view) = self.split();
-        scheme.removed(view, job, ran);
+        scheme.removed(view, job, ran || limited);
+        self.next_of(job);
     }
 
     /// Deletes all jobs of a tenant, and returns them.
@@ -516,7 +579,7 @@ impl<'a> World<'a> {
             jobs: &self.jobs,
             tenants: &self.tenants,
             running: &self.running,
-            waiting: self.waiting,
+            waiting: self.waiting - self.limited,
         };
         (self.scheme.as_mut(), view)
     }
@@ -529,7 +592,11 @@ impl<'a> World<'a> {
         let still: Vec<usize> = self.tenants.iter().map(|tenant| tenant.waiting).collect();
         for job in waiting {
             self.waits_no_more(job);
+            if self.fates[job as usize].runs == 0 {
+                self.delayed(job);
+            }
         }
+        let schedules = self.schedule_results();
         let interval_us = self.scenario.interval_us() as f64;
         let mut tenants = Vec::new();
         for (n, Owner { got, .. }) in self.owners.iter().enumerate() {
@@ -558,6 +625,8 @@ impl<'a> World<'a> {
             tenants,
             idle_slot_passes: self.idle_slots,
             stopped: self.swaps,
+            schedules,
+            rates: self.limits.results(self.end_us),
             series,
         }
     }

@@ -3,5 +3,6 @@
 
 mod fairness;
 mod locks;
+mod planned;
 mod queueing;
 mod scenarios;

@@ -83,6 +83,22 @@ fn all_policies_are_compared() {
 }
 
 #[test]
+fn schedules_and_rates_have_tables_of_their_own() {
+    let scenario = "name = 'x'\nslots = 6\nchurn = 0\ncycles = 60\nbegins = '2026-11-29T00:00:00Z'\n\
+                    rates = [{ name = 'api', at_most = 2, per_ms = 60_000 }]\n[[tenants]]\nname = 'a'\njobs = []\n\
+                    schedules = [{ name = 'nightly', count = 4, cron = '@hourly', run_ms = 5, rate = 'api' }]\n";
+    let text = out(&simulate(scenario, &[]));
+    let words = |name: &str| -> Vec<String> {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().map(str::to_owned).collect()
+    };
+    assert_eq!(words("nightly "), ["nightly", "a", "4", "0", "0", "0", "60.0", "s"]);
+    assert_eq!(words("api ")[..4], ["api", "2/60s", "2", "4"]);
+    let json: Value = serde_json::from_str(&out(&simulate(scenario, &["--json"]))).unwrap();
+    assert_eq!((&json["schedules"][0]["fires"], &json["rates"][0]["highest_use"]), (&4.into(), &2.into()));
+}
+
+#[test]
 fn a_picture_is_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("two.svg");

@@ -145,6 +145,72 @@ impl Rate {
     }
 }
 
+/// The starts of a bucket: a row of the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartCount {
+    /// How many starts there were; the number of the last one.
+    pub total: u64,
+    /// Starts up to this number have no rows any more.
+    #[serde(default)]
+    pub removed: u64,
+    /// When the last one was, in µs.
+    pub last_us: i64,
+    /// The highest limit and the longest period, in µs, of the jobs that started.
+    pub most: u32,
+    /// See `most`.
+    pub per_us: i64,
+    /// When the token bucket is full again, in µs.
+    #[serde(default)]
+    pub level_us: i64,
+    /// No job starts before this time, in µs.
+    #[serde(default)]
+    pub paused_until_us: i64,
+}
+
+/// When a job may start, as far as its rate decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextStart {
+    /// At this time, in µs; now, if it has passed.
+    At(i64),
+    /// A period after the start with this number.
+    PeriodAfter(u64),
+}
+
+impl StartCount {
+    /// When the `n`-th more job of this rate may start, if no rate is paused.
+    pub fn next_start(&self, rate: &Rate, n: u32) -> NextStart {
+        let starts = rate.weight.max(1).saturating_mul(n);
+        match rate.algorithm {
+            Algorithm::Bucket => NextStart::At(rate.bucket_free_us(self.level_us(rate), starts)),
+            Algorithm::Window => {
+                // The last start that must be a period old.
+                let number = (self.total + u64::from(starts)).saturating_sub(u64::from(rate.at_most));
+                match number <= self.removed {
+                    true => NextStart::At(i64::MIN),
+                    false => NextStart::PeriodAfter(number),
+                }
+            }
+        }
+    }
+
+    /// When the token bucket is full again, in µs: by this rate, even if the last start has emptied it by another one.
+    fn level_us(&self, rate: &Rate) -> i64 {
+        self.level_us.min(self.last_us.saturating_add(rate.per_us() + i64::from(rate.at_most)))
+    }
+
+    /// Counts the starts of a job. Returns the number and the time, in µs, of the last one.
+    pub fn take(&mut self, rate: &Rate, now_us: i64) -> (u64, i64) {
+        let level_us = self.level_us(rate);
+        let starts = rate.weight.max(1);
+        self.total += u64::from(starts);
+        self.last_us = self.last_us.max(now_us);
+        self.most = self.most.max(rate.at_most);
+        self.per_us = self.per_us.max(rate.per_us());
+        self.level_us = rate.bucket_level_us(level_us, starts, now_us);
+        (self.total, self.last_us)
+    }
+}
+
 /// The bucket of a filter's jobs, or of those with one value of its key.
 pub fn of_filter(id: &str, key: Option<&str>) -> Bucket {
     Bucket::Rate(key.map_or_else(|| id.to_owned(), |key| format!("{id}\n{key}")))

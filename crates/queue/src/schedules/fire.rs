@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use serde_json::value::RawValue;
-use turnwise_policy::contention::hash;
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
+use turnwise_policy::fire::{LastJob, Step, jitter_us};
 use turnwise_store::Transaction;
 
 use super::plan::{Plan, is_late, plan};
@@ -230,41 +230,38 @@ async fn add(tx: &Transaction, keys: &Keyspace, job: &NewJob, now_us: i64) -> Re
 
 /// The job of an instant.
 fn job_of(schedule: &Schedule, options: &RawValue, at_us: i64, now_us: i64) -> NewJob {
-    let Schedule { name, template, jitter_us, .. } = schedule;
+    let Schedule { name, template, jitter_us: most_us, .. } = schedule;
     let id = job_id(name, at_us);
     let mut spec = template.spec.clone();
     spec.schedule = Some(Scheduled { name: name.clone(), at_us, fired_us: now_us });
-    let spread = u64::try_from(*jitter_us).unwrap_or(0).saturating_add(1);
-    let later_us = i64::try_from(hash(&id, 0) % spread).unwrap_or(0);
     NewJob {
         spec,
         priority: template.priority,
-        not_before_us: (*jitter_us > 0).then(|| at_us.saturating_add(later_us)),
+        not_before_us: (*most_us > 0).then(|| at_us.saturating_add(jitter_us(&id, *most_us))),
         ..NewJob::new(&template.job_type, &id, options.to_owned())
     }
 }
 
-/// What the next job of a schedule waits for; `None` if it is not added, because the last one has not ended. Those that make up for missed instants wait
-/// for each other, however many.
+/// What the next job of a schedule waits for; `None` if it is not added, because the last one has not ended.
 async fn after_last(
     tx: &Transaction,
     keys: &Keyspace,
     schedule: &Schedule,
     (now_us, makes_up): (i64, bool),
 ) -> Result<Option<Vec<After>>> {
-    let (job_type, overlap) = (&schedule.template.job_type, schedule.overlap);
-    if overlap == Overlap::Allow {
-        return Ok(Some(Vec::new()));
-    }
-    let Some(last) = open_last(tx, keys, schedule).await? else { return Ok(Some(Vec::new())) };
+    let job_type = &schedule.template.job_type;
+    let last = match schedule.overlap {
+        Overlap::Allow => None,
+        _ => open_last(tx, keys, schedule).await?,
+    };
+    let Some(last) = last else { return Ok(Some(Vec::new())) };
     let id = &last.id;
-    match overlap {
-        Overlap::Allow => Ok(Some(Vec::new())),
-        Overlap::Skip => Ok(None),
-        // It waits itself.
-        Overlap::Queue if last.awaits_start() && !makes_up => Ok(None),
-        Overlap::Queue => Ok(Some(vec![any_end(job_type, id)])),
-        Overlap::CancelRunning => {
+    let state = if last.awaits_start() { LastJob::Waits } else { LastJob::Started };
+    match schedule.overlap.step(state, makes_up) {
+        Step::Add => Ok(Some(Vec::new())),
+        Step::Skip => Ok(None),
+        Step::AddBehind => Ok(Some(vec![any_end(job_type, id)])),
+        Step::CancelLast => {
             // One that waits for the end of another one, which stops: so does the next one.
             let mut after = dependencies::unmet(tx, keys, &last).await?;
             if jobs::cancel(tx, keys, job_type, id, now_us).await? == Cancelled::Requested {

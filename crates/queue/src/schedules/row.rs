@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+pub use turnwise_calendar::job_id;
 use turnwise_calendar::{Calendar, Fire};
+pub use turnwise_policy::fire::Overlap;
 
 use crate::error::{Error, Result};
 use crate::names::check_name;
@@ -111,21 +113,6 @@ pub enum Missed {
         /// How many of them: 1 to [`MAX_MISSED`].
         most: u32,
     },
-}
-
-/// What a schedule does while the job that it added last has not ended.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Overlap {
-    /// It adds none, and notes that.
-    #[default]
-    Skip,
-    /// It adds the next one.
-    Allow,
-    /// It adds the next one, which waits for the end of the last one. At most one waits.
-    Queue,
-    /// It cancels the last one. The next one waits for its end.
-    CancelRunning,
 }
 
 /// That a schedule does not fire.
@@ -312,11 +299,6 @@ pub fn check_schedule_name(name: &str) -> Result<()> {
         true => Err(Error::Invalid { field: "name", problem: "must not contain @ or /".to_owned() }),
         false => Ok(()),
     }
-}
-
-/// The id of the job of an instant.
-pub fn job_id(name: &str, at_us: i64) -> String {
-    format!("{name}@{}", turnwise_calendar::instant(at_us))
 }
 
 impl Schedule {

@@ -90,13 +90,14 @@ impl Scheme for Whole {
         self.charged[view.job(job).tenant] += ran_us.unsigned_abs();
     }
 
-    fn fill(&mut self, _: View<'_>, free: usize) -> Vec<JobId> {
+    fn fill(&mut self, _: View<'_>, free: usize, claim: &mut dyn FnMut(JobId) -> bool) -> Vec<JobId> {
         let mut start = Vec::new();
         while start.len() < free
             && let Some(mut lowest) = self.waiting.first_entry()
         {
             match lowest.get_mut().pop_first() {
-                Some((_, job)) => start.push(job),
+                Some((_, job)) if claim(job) => start.push(job),
+                Some(_) => {}
                 None => drop(lowest.remove()),
             }
         }
@@ -183,7 +184,7 @@ mod tests {
                         theirs.added(names[tenant], &id.to_string(), &of);
                     }
                     1 => {
-                        let started = mine.fill(view, many % 4);
+                        let started = mine.fill(view, many % 4, &mut |_| true);
                         running.extend(started);
                     }
                     2 if !running.is_empty() => {

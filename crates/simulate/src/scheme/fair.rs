@@ -332,7 +332,7 @@ impl Scheme for Fair {
         self.put(view, tenant);
     }
 
-    fn fill(&mut self, view: View<'_>, free: usize) -> Vec<JobId> {
+    fn fill(&mut self, view: View<'_>, free: usize, claim: &mut dyn FnMut(JobId) -> bool) -> Vec<JobId> {
         let mut started = Vec::new();
         while started.len() < free && !self.order.is_empty() {
             let room = free - started.len();
@@ -348,10 +348,13 @@ impl Scheme for Fair {
                 let (tenant, job) = head[candidate];
                 let row = self.row(view, job);
                 self.queues[tenant].remove(&row);
+                tenants.insert(tenant);
+                if !claim(job) {
+                    continue;
+                }
                 if self.fairness == Fairness::VirtualTime {
                     self.start(view, job);
                 }
-                tenants.insert(tenant);
                 started.push(job);
             }
             for tenant in tenants {

@@ -42,8 +42,9 @@ impl Scheme for InOrder {
 
     fn charge(&mut self, _: View<'_>, _: JobId, _: i64) {}
 
-    fn fill(&mut self, _: View<'_>, free: usize) -> Vec<JobId> {
-        std::iter::from_fn(|| self.waiting.pop_first()).map(|(_, job)| job).take(free).collect()
+    fn fill(&mut self, _: View<'_>, free: usize, claim: &mut dyn FnMut(JobId) -> bool) -> Vec<JobId> {
+        let waiting = std::iter::from_fn(|| self.waiting.pop_first()).map(|(_, job)| job);
+        waiting.filter(|job| claim(*job)).take(free).collect()
     }
 
     fn cycle(&mut self, view: View<'_>) -> Vec<JobId> {

@@ -82,7 +82,7 @@ pub(crate) trait Scheme {
     /// A job was stopped and waits again.
     fn waits(&mut self, view: View<'_>, job: JobId);
 
-    /// A job was removed, after `ended` if it ran.
+    /// A job was removed, after `ended` if it `ran`. Also after it was refused it is not in the queue, and counts as one that ran.
     fn removed(&mut self, view: View<'_>, job: JobId, ran: bool);
 
     /// A job has run for `ran_us` since it was last charged.
@@ -97,8 +97,9 @@ pub(crate) trait Scheme {
     /// A cycle begins, before its charges.
     fn cycle_begins(&mut self, _view: View<'_>) {}
 
-    /// The jobs to start, at most `free`: they no longer wait.
-    fn fill(&mut self, view: View<'_>, free: usize) -> Vec<JobId>;
+    /// The jobs to start, at most `free`. `claim` decides about each of them whether its rate lets it start. A refused job leaves the queue, too,
+    /// until `waits` is called for it.
+    fn fill(&mut self, view: View<'_>, free: usize, claim: &mut dyn FnMut(JobId) -> bool) -> Vec<JobId>;
 
     /// The jobs to stop at a cycle.
     fn cycle(&mut self, view: View<'_>) -> Vec<JobId>;
