@@ -312,7 +312,7 @@ async fn nothing_of_another_tenant_can_be_changed() {
         (403, "forbidden"),
         "it has several tenants"
     );
-    for (n, action) in ["cancel", "remove", "retry", "run_now"].into_iter().enumerate() {
+    for (n, action) in ["cancel", "remove", "retry", "run_now", "hold", "release"].into_iter().enumerate() {
         let path = format!("/v1/bulk/own-{n}");
         let bulk = json!({"action": action, "where": format!("tenant = {SECRET} or id ~ {SECRET}")});
         ok(&client, "PUT", &path, &bulk).await;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::common::TestServer;
+use crate::common::{As, TestServer};
 use crate::common::worker::ExternalWorker;
 
 async fn create(server: &TestServer, group: Value) -> Value {
@@ -124,6 +124,36 @@ async fn a_group_is_cancelled_as_one_and_ends_in_its_parent() {
     assert_eq!(listed["groups"][0]["name"], "all");
     let next = listed["next"].as_str().unwrap();
     assert_eq!(server.get(&format!("/v1/groups?after={next}")).await.body["groups"][0]["name"], "part");
+}
+
+#[tokio::test]
+async fn a_group_is_held_and_released_as_one() {
+    let server = TestServer::start().await;
+    let admin = server.close().await;
+    let admin = server.with(&admin);
+    let client = server.with(&admin.token(&["client:default"]).await);
+    assert_eq!(client.post("/v1/groups", &json!({"name": "g"})).await.status, 201);
+    for (id, group) in [("a", Some("g")), ("b", Some("g")), ("other", None)] {
+        let added = client.post("/v1/jobs/t", &json!({"id": id, "group": group})).await;
+        assert_eq!(added.status, 201, "{}", added.body);
+    }
+    let done = async |by: &As<'_>, id: &str, action: &str| {
+        let put = json!({"action": action, "where": "group = g and tenant = default"});
+        assert_eq!(by.put(&format!("/v1/bulk/{id}"), &put).await.status, 201);
+        by.poll(&format!("/v1/bulk/{id}"), |bulk| bulk["state"] == "done").await
+    };
+    let held = done(&client, "hold", "hold").await;
+    assert_eq!((&held["action"], &held["changed"]), (&json!("hold"), &json!(2)), "{held}");
+    let job = client.get("/v1/jobs/t/a").await.body;
+    assert_eq!((&job["state"], &job["paused_by"]), (&json!("paused"), &json!("client")));
+    let counted = client.get("/v1/matching?where=group+%3D+g&action=hold").await.body;
+    assert_eq!(counted["refused"], json!([{"reason": "it is held", "jobs": 2}]), "{counted}");
+    // What an operator holds, a client does not release.
+    assert_eq!(done(&admin, "operator", "hold").await["changed"], 2);
+    let refused = done(&client, "release", "release").await;
+    assert_eq!(refused["refused"], json!([{"reason": "an operator holds it", "jobs": 2}]));
+    assert_eq!(done(&admin, "released", "release").await["changed"], 2);
+    assert_eq!(client.get("/v1/jobs/t/a").await.body["state"], "pending");
 }
 
 #[tokio::test]
