@@ -163,7 +163,9 @@ fn reads(name: &str) -> Vec<String> {
     paths.push(format!("/v1/schedules?tenant={name}"));
     paths.push(format!("/v1/schedules/{name}"));
     paths.push(format!("/v1/groups?tenant={name}"));
+    paths.push(format!("/v1/groups?parent={name}&state=open"));
     paths.push(format!("/v1/groups/{name}/{name}"));
+    paths.push(format!("/v1/groups/{name}/{name}/why"));
     paths.push(format!("/v1/jobs?where=group+%3D+{name}"));
     paths.push(format!("/v1/schedules/{name}/preview"));
     for id in ["holds", "crash", "fails", "waits", "later", "after", "limited"] {

@@ -1,7 +1,7 @@
 //! `turnwise jobs`: the jobs of a running server, through its HTTP API.
 
 mod add;
-mod bulk;
+pub(crate) mod bulk;
 mod count;
 mod edit;
 mod failures;
