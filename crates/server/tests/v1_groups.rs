@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::common::worker::ExternalWorker;
-use crate::common::{As, TestServer};
+use crate::common::{As, TestServer, until};
 
 async fn create(server: &TestServer, group: Value) -> Value {
     let created = server.post("/v1/groups", &group).await;
@@ -201,6 +201,9 @@ async fn a_group_says_what_its_jobs_wait_for() {
     server.poll("/v1/bulk/hold", |bulk| bulk["state"] == "done").await;
     let why = server.get("/v1/groups/default/g/why").await.body;
     assert_eq!((&why["reasons"][0]["reason"], &why["reasons"][0]["jobs"]), (&json!("paused"), &json!(20)));
+    let scrape = async || server.request("GET", "/metrics").send().await.unwrap().text().await.unwrap();
+    let metrics = until("the groups are counted", scrape, |text| text.contains("turnwise_groups 2\n")).await;
+    assert!(metrics.contains("turnwise_oldest_due_group_age_seconds 0\n"), "{metrics}");
     assert_eq!(server.get("/v1/groups/default/none/why").await.error(), (404, "not_found"));
 }
 
