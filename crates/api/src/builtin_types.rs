@@ -4,7 +4,7 @@ use serde_json::value::RawValue;
 use turnwise_command::JOB_TYPE as COMMAND;
 use turnwise_indexer::jobs::JOB_TYPE as INDEXING;
 use turnwise_queue::webhooks::JOB_TYPE as WEBHOOK;
-use turnwise_queue::{Job, types, workers};
+use turnwise_queue::{Holder, Job, types, workers};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_replicator::doc_processor::Summary;
 use turnwise_web::access::Caller;
@@ -128,6 +128,11 @@ pub(super) fn check_editable(caller: &Caller, job_type: &str) -> Result<()> {
         _ => return Ok(()),
     };
     Err(V1Error::forbidden(reason, hint))
+}
+
+/// As whom a caller holds a job.
+pub(super) fn holder(caller: &Caller) -> Holder {
+    if caller.operates() { Holder::Operator } else { Holder::Client }
 }
 
 /// Whether a job may be cancelled or removed.

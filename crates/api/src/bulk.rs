@@ -14,7 +14,7 @@ use turnwise_protocol::{
 };
 use turnwise_queue::bulk::{self, Action, Created, Gate, NewOperation, Operation, Standing};
 use turnwise_queue::selection::{Position, Selection};
-use turnwise_queue::{Job, State as QueueState};
+use turnwise_queue::{Holder, Job, State as QueueState};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_web::access::{Caller, Who, shown_owner};
 use utoipa::IntoParams;
@@ -60,8 +60,18 @@ impl Gate for CallerGate {
                 REPLICATION => Err("it is a replication that has ended"),
                 _ => Ok(()),
             },
-            Action::Retry | Action::Priority(_) | Action::RunNow => Ok(()),
+            Action::Hold => builtin_types::check_editable(&self.0, &job.job_type)
+                .map_err(|_| "this identity may not hold jobs of its type"),
+            Action::Retry | Action::Priority(_) | Action::RunNow | Action::Release => Ok(()),
         }
+    }
+
+    fn holder(&self) -> Holder {
+        builtin_types::holder(&self.0)
+    }
+
+    fn name(&self) -> Option<String> {
+        self.0.name()
     }
 }
 
@@ -109,6 +119,8 @@ fn action(action: BulkAction, priority: Option<i32>) -> Result<Action> {
         BulkAction::Remove => Action::Remove,
         BulkAction::Priority => Action::Priority(priority),
         BulkAction::RunNow => Action::RunNow,
+        BulkAction::Hold => Action::Hold,
+        BulkAction::Release => Action::Release,
     })
 }
 
@@ -119,6 +131,8 @@ fn shown(operation: Operation) -> Bulk {
         Action::Remove => (BulkAction::Remove, None),
         Action::Priority(priority) => (BulkAction::Priority, Some(i32::from(priority))),
         Action::RunNow => (BulkAction::RunNow, None),
+        Action::Hold => (BulkAction::Hold, None),
+        Action::Release => (BulkAction::Release, None),
     };
     let (state, reason) = match operation.standing {
         Standing::Running => (BulkState::Running, None),
@@ -411,7 +425,8 @@ pub async fn matching(
             }
             counted.matched += 1;
             if let Some(action) = action {
-                if let Err(reason) = gate.permits(&job, action).and_then(|()| bulk::check(&job, action)) {
+                let check = || bulk::check(&job, action, gate.holder());
+                if let Err(reason) = gate.permits(&job, action).and_then(|()| check()) {
                     *reasons.entry(reason.to_owned()).or_default() += 1;
                     continue;
                 }

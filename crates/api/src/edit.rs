@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use turnwise_protocol::{AddJob, EditJob, HeldJob, Job, NewJob, Nothing, codes};
 use turnwise_queue::edit::{self, Edit, Released};
 use turnwise_queue::secrets::{self, Secrets};
-use turnwise_queue::{Holder, Job as QueueJob, JobSpec};
+use turnwise_queue::{Job as QueueJob, JobSpec};
 use turnwise_store::Transaction;
 use turnwise_web::access::Caller;
 
@@ -296,7 +296,8 @@ pub async fn hold(app: &App, caller: &Caller, path: &JobPath) -> Result<HeldJob>
     let held = app.store.transact(|tx| async move {
         let mut job = changeable(app, caller, &tx, path).await?;
         builtin_types::check_editable(caller, &path.job_type)?;
-        let done = edit::hold(&tx, &app.keys, &mut job, holder(caller), caller.name(), now_us).await?;
+        let done = edit::hold(&tx, &app.keys, &mut job, builtin_types::holder(caller), caller.name(), now_us)
+            .await?;
         done.map_err(|reason| {
             V1Error::conflict(
                 codes::CONFLICT,
@@ -334,7 +335,7 @@ pub async fn release(app: &App, caller: &Caller, path: &JobPath) -> Result<HeldJ
     let released = app.store.transact(|tx| async move {
         let mut job = changeable(app, caller, &tx, path).await?;
         let by = caller.name();
-        match edit::release(&tx, &app.keys, &mut job, holder(caller), by, now_us).await? {
+        match edit::release(&tx, &app.keys, &mut job, builtin_types::holder(caller), by, now_us).await? {
             Released::Now | Released::NotHeld => Ok(held_job(&job)),
             Released::ByOperator => {
                 Err(V1Error::forbidden("an operator holds this job", "ask an operator to release it"))
@@ -342,11 +343,6 @@ pub async fn release(app: &App, caller: &Caller, path: &JobPath) -> Result<HeldJ
         }
     });
     released.await
-}
-
-/// As whom a caller holds a job.
-fn holder(caller: &Caller) -> Holder {
-    if caller.operates() { Holder::Operator } else { Holder::Client }
 }
 
 fn held_job(job: &QueueJob) -> HeldJob {

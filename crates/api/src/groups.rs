@@ -39,13 +39,13 @@ const IN_GROUP: &str = "a group itself decides when its jobs are added, and unde
 /// `/{tenant}/{group}`
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Path)]
-pub(super) struct GroupPath {
+pub struct GroupPath {
     /// The tenant, percent-encoded.
     #[param(value_type = names::Name)]
-    tenant: String,
+    pub tenant: String,
     /// The group's name.
     #[param(value_type = names::GroupName)]
-    group: String,
+    pub group: String,
 }
 
 impl Names for GroupPath {
@@ -295,7 +295,12 @@ fn no_group(tenant: &str, name: &str) -> V1Error {
 }
 
 /// A group that the caller may read. For others it does not exist.
-async fn readable(app: &App, caller: &Caller, tx: &Transaction, path: &GroupPath) -> Result<rows::Group> {
+pub(super) async fn readable(
+    app: &App,
+    caller: &Caller,
+    tx: &Transaction,
+    path: &GroupPath,
+) -> Result<rows::Group> {
     let GroupPath { tenant, group } = path;
     let found = match caller.reads(tenant) {
         true => rows::get(tx, &app.keys, tenant, group).await?,
@@ -325,6 +330,23 @@ pub(super) struct GroupsParams {
     /// Only groups of this tenant.
     #[param(value_type = Option<names::Name>, nullable = false)]
     tenant: Option<String>,
+    /// Only groups in this state.
+    #[param(inline, nullable = false)]
+    state: Option<GroupState>,
+    /// Only groups in a group of this name.
+    #[param(value_type = Option<names::GroupName>, nullable = false)]
+    parent: Option<String>,
+}
+
+/// Which groups a list has.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Which<'a> {
+    /// Of this tenant.
+    pub tenant: Option<&'a str>,
+    /// In this state.
+    pub state: Option<GroupState>,
+    /// In a group of this name.
+    pub parent: Option<&'a str>,
 }
 
 /// List groups
@@ -335,8 +357,9 @@ pub(super) struct GroupsParams {
     responses((status = 200, body = Groups, description = "A page of groups."), Common),
 )]
 pub(super) async fn list_groups(call: Call, Params(query): Params<GroupsParams>) -> Result<Shown<Groups>> {
-    let GroupsParams { limit, after, tenant } = query;
-    list(&call.app, &call.caller, limit, after.as_deref(), tenant.as_deref()).await.map(Shown)
+    let GroupsParams { limit, after, tenant, state, parent } = query;
+    let which = Which { tenant: tenant.as_deref(), state, parent: parent.as_deref() };
+    list(&call.app, &call.caller, limit, after.as_deref(), which).await.map(Shown)
 }
 
 /// A page of groups.
@@ -345,10 +368,15 @@ pub async fn list(
     caller: &Caller,
     limit: usize,
     after: Option<&str>,
-    tenant: Option<&str>,
+    Which { tenant, state, parent }: Which<'_>,
 ) -> Result<Groups> {
     check_limit(limit)?;
     tenant.map_or(Ok(()), |tenant| names::check_name("tenant", tenant))?;
+    parent.map_or(Ok(()), |parent| names::check_group("parent", parent))?;
+    let is_wanted = |group: &rows::Group| {
+        let is_inside = |name: &str| group.parent.as_ref().is_some_and(|parent| parent.name == name);
+        parent.is_none_or(is_inside) && state.is_none_or(|state| state_of(group) == state)
+    };
     let after = position_text::read(app, caller, after.map(str::to_owned)).await?;
     // A name of a group has no slash.
     let split =
@@ -366,7 +394,7 @@ pub async fn list(
                 break 'list true;
             }
             after = Some((group.tenant.clone(), group.name.clone()));
-            if caller.reads(&group.tenant) {
+            if caller.reads(&group.tenant) && is_wanted(&group) {
                 groups.push(shown(app, &tx, group).await?);
             }
         }
@@ -436,7 +464,8 @@ pub async fn of_job(app: &App, tenant: &str, name: &str) -> Result<Option<Group>
     }
 }
 
-async fn one(app: &App, caller: &Caller, path: &GroupPath) -> Result<Group> {
+/// A group that the caller may read.
+pub async fn one(app: &App, caller: &Caller, path: &GroupPath) -> Result<Group> {
     let tx = app.store.begin().await?;
     let group = readable(app, caller, &tx, path).await?;
     shown(app, &tx, group).await
@@ -458,13 +487,17 @@ pub(super) async fn close_group(
     Call { app, caller, path }: Call<GroupPath>,
     _: NoBody,
 ) -> Result<Shown<Group>> {
-    let (to, path, caller) = (&app, &path, &caller);
+    close(&app, &caller, &path).await?;
+    one(&app, &caller, &path).await.map(Shown)
+}
+
+/// Closes a group.
+pub async fn close(app: &App, caller: &Caller, path: &GroupPath) -> Result<()> {
     let closed = app.store.transact(|tx| async move {
-        changeable(to, caller, &tx, path).await?;
-        rows::close(&tx, &to.keys, &path.tenant, &path.group).await.map_err(V1Error::from)
+        changeable(app, caller, &tx, path).await?;
+        rows::close(&tx, &app.keys, &path.tenant, &path.group).await.map_err(V1Error::from)
     });
-    closed.await?;
-    one(&app, caller, path).await.map(Shown)
+    closed.await.map(drop)
 }
 
 /// Remove a group
@@ -480,13 +513,18 @@ pub(super) async fn close_group(
     ),
 )]
 pub(super) async fn remove_group(Call { app, caller, path }: Call<GroupPath>) -> Result<Shown<RemovedGroup>> {
-    let (to, path, caller) = (&app, &path, &caller);
+    remove(&app, &caller, &path).await?;
+    Ok(Shown(RemovedGroup { removed: true }))
+}
+
+/// Removes a group.
+pub async fn remove(app: &App, caller: &Caller, path: &GroupPath) -> Result<()> {
     let removed = app.store.transact(|tx| async move {
-        changeable(to, caller, &tx, path).await?;
-        rows::remove(&tx, &to.keys, &path.tenant, &path.group).await.map_err(V1Error::from)
+        changeable(app, caller, &tx, path).await?;
+        rows::remove(&tx, &app.keys, &path.tenant, &path.group).await.map_err(V1Error::from)
     });
     match removed.await? {
-        Removed::Now => Ok(Shown(RemovedGroup { removed: true })),
+        Removed::Now => Ok(()),
         Removed::NotEnded => Err(V1Error::conflict(
             codes::CONFLICT,
             format!("the group `{}` has jobs that have not ended, or is open", path.group),
@@ -495,13 +533,9 @@ pub(super) async fn remove_group(Call { app, caller, path }: Call<GroupPath>) ->
     }
 }
 
-async fn shown(app: &App, tx: &Transaction, group: rows::Group) -> Result<Group> {
+pub(super) async fn shown(app: &App, tx: &Transaction, group: rows::Group) -> Result<Group> {
     let counts = shown_counts(rows::counts(tx, &app.keys, &group).await?);
-    let state = match (&group.ended, group.open) {
-        (Some(ended), _) => same!(ended.end(), End => GroupState: Completed Failed Cancelled),
-        (None, true) => GroupState::Open,
-        (None, false) => GroupState::Closed,
-    };
+    let state = state_of(&group);
     let called = |called: rows::Called| CalledJob {
         on: shown_on(called.on),
         job_type: called.job_type,
@@ -526,4 +560,12 @@ async fn shown(app: &App, tx: &Transaction, group: rows::Group) -> Result<Group>
         by: group.by.as_deref().map(shown_owner),
         created_us: group.created_us,
     })
+}
+
+fn state_of(group: &rows::Group) -> GroupState {
+    match (&group.ended, group.open) {
+        (Some(ended), _) => same!(ended.end(), End => GroupState: Completed Failed Cancelled),
+        (None, true) => GroupState::Open,
+        (None, false) => GroupState::Closed,
+    }
 }

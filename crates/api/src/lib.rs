@@ -20,6 +20,7 @@ mod extract;
 pub mod filters;
 pub mod fleets;
 mod given;
+pub mod group_why;
 pub mod groups;
 pub mod history;
 pub mod identities;
@@ -72,6 +73,7 @@ pub use self::bulk::CallerGate;
 pub use self::catalogue::read as read_catalogue;
 pub use self::error::V1Error;
 pub use self::extract::JobPath;
+pub use self::groups::GroupPath;
 pub use self::quota::WaitingJobs;
 pub use self::stream::{EVENTS, Sequence};
 pub use self::workers_of::RegisteredBy;
@@ -101,6 +103,7 @@ fn described() -> (Router<App>, utoipa::openapi::OpenApi) {
         .routes(routes!(groups::list_groups, groups::create_group))
         .routes(routes!(groups::get_group, groups::remove_group))
         .routes(routes!(groups::close_group))
+        .routes(routes!(group_why::why_group))
         .routes(routes!(jobs::cancel_job))
         .routes(routes!(jobs::retry_job))
         .routes(routes!(edit::hold_job))

@@ -115,7 +115,7 @@ enum Command {
     /// Add jobs again and again: add, list, show, preview, pause, resume, fire, backfill and remove schedules
     #[command(subcommand)]
     Schedules(schedules::Command),
-    /// Jobs that end together, and what is added then: add, list, show, close and remove groups
+    /// Jobs that end together, and what is added then: add, list, show, explain, close, cancel, retry, hold, release and remove groups
     #[command(subcommand)]
     Groups(groups::Command),
     /// Send events to URLs: add, list, show, pause, resume and remove webhooks

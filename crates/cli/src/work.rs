@@ -24,7 +24,7 @@ const MAX_OUTPUT_BYTES: usize = MAX_RESULT_BYTES + (64 << 10);
 #[derive(clap::Args)]
 #[command(after_help = "\
 The command gets a job's options on stdin, as JSON, and TURNWISE_JOB_ID, TURNWISE_JOB_TYPE, TURNWISE_TASK (empty if the job has none), TURNWISE_TENANT and \
-TURNWISE_ATTEMPT in its environment (TRACEPARENT, too, if the job is traced, and TURNWISE_INPUTS if it has inputs: JSON, as a worker gets them), and neither TURNWISE_TOKEN nor TURNWISE_SERVER, which may have a password. If its stdout is one JSON value of at most 1 MB that every JSON library can read (no lone surrogates, no number beyond a double's range, \
+TURNWISE_ATTEMPT in its environment (TRACEPARENT, too, if the job is traced, TURNWISE_INPUTS if it has inputs: JSON, as a worker gets them, and TURNWISE_ARRAY_INDEX, from 0 on, if it is of an array), and neither TURNWISE_TOKEN nor TURNWISE_SERVER, which may have a password. If its stdout is one JSON value of at most 1 MB that every JSON library can read (no lone surrogates, no number beyond a double's range, \
 nested no deeper than 96), this is the job's result. Otherwise the \
 result is an object {\"exit_code\":0,\"stdout\":\"…\",\"stderr\":\"…\",…} with up to 12 kB of the output.
 
@@ -173,6 +173,7 @@ impl Exec {
             .into_iter()
             .chain(run.job.traceparent.as_ref().map(|trace| ("TRACEPARENT".into(), trace.into())))
             .chain(inputs(&run).map(|inputs| ("TURNWISE_INPUTS".into(), inputs.into())))
+            .chain(index(&run).map(|index| ("TURNWISE_ARRAY_INDEX".into(), index.to_string().into())))
             .collect(),
             cwd: None,
             stdin: Some(run.job.options.get().as_bytes().to_vec()),
@@ -223,6 +224,11 @@ impl Exec {
 fn inputs(run: &Run) -> Option<String> {
     let inputs = Some(&run.job.inputs).filter(|inputs| !inputs.is_empty())?;
     serde_json::to_string(inputs).ok()
+}
+
+/// The place of a job in its array.
+fn index(run: &Run) -> Option<u32> {
+    run.job.group.as_ref()?.index
 }
 
 /// The level of a line that a command prints.

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use turnwise_protocol::names::{check_group, check_name};
-use turnwise_protocol::{Group, Groups, NewGroup, RemovedGroup};
+use turnwise_protocol::{Group, GroupState, GroupWhy, Groups, NewGroup, RemovedGroup};
 
 use crate::client::{Repeat, Request};
 use crate::jobs::Pages;
@@ -18,9 +18,15 @@ impl Client {
         self.call(&Request::new(Method::POST, &["groups"]).json(group)?, Repeat::Harmless).await
     }
 
-    /// The groups that this identity may read, by tenant and name, in pages: of a tenant, or of all.
-    pub fn groups(&self, tenant: Option<&str>, page: Option<usize>) -> Pages<Groups, Group> {
-        let request = Request::new(Method::GET, &["groups"]).query("tenant", tenant).query("limit", page);
+    /// The groups that this identity may read, by tenant and name, in pages: of a tenant, or of all; in a state, or in any.
+    pub fn groups(
+        &self,
+        tenant: Option<&str>,
+        state: Option<GroupState>,
+        page: Option<usize>,
+    ) -> Pages<Groups, Group> {
+        let request = Request::new(Method::GET, &["groups"]).query("tenant", tenant);
+        let request = request.query("state", state.map(GroupState::as_str)).query("limit", page);
         Pages::new(self, request, |page: Groups| (page.groups, page.next))
     }
 
@@ -30,6 +36,14 @@ impl Client {
     /// There is no such group, or the server does not answer.
     pub async fn group(&self, tenant: &str, name: &str) -> Result<Group> {
         self.read(&["groups", checked_tenant(tenant)?, checked(name)?]).await
+    }
+
+    /// Why a group has not ended: what some of its jobs wait for.
+    ///
+    /// # Errors
+    /// There is no such group, or the server does not answer.
+    pub async fn why_group(&self, tenant: &str, name: &str) -> Result<GroupWhy> {
+        self.read(&["groups", checked_tenant(tenant)?, checked(name)?, "why"]).await
     }
 
     /// Closes a group: it ends with the last of its jobs.

@@ -80,6 +80,8 @@ impl Handler {
         env.push(("TURNWISE_JOB_ID".into(), job.job.id.clone().into()));
         env.push(("TURNWISE_JOB_TYPE".into(), job.job.job_type.clone().into()));
         env.push(("TURNWISE_ATTEMPT".into(), attempt.into()));
+        let index = job.job.group.as_ref().and_then(|group| group.index);
+        env.extend(index.map(|index| ("TURNWISE_ARRAY_INDEX".into(), index.to_string().into())));
         env.extend(job.traceparent().map(|trace| ("TRACEPARENT".into(), trace.into())));
         Ok(Command {
             program,

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Only `argv` is required. The process gets the server's `PATH`, the variables in `env`, and `TURNWISE_JOB_ID`,
-//! `TURNWISE_JOB_TYPE` and `TURNWISE_ATTEMPT`, but nothing else of the server's environment. Exit code 0 completes the job with a
+//! `TURNWISE_JOB_TYPE`, `TURNWISE_ATTEMPT` and, in an array, `TURNWISE_ARRAY_INDEX`, but nothing else of the server's environment. Exit code 0 completes the job with a
 //! [`Report`]. Exit code 65 ([`FAILED_EXIT_CODE`]) fails it permanently. Any other end is a crash, which is retried until the
 //! job's `max_attempts`.
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use turnwise_command::{Handler, JOB_TYPE, Programs, Settings};
-use turnwise_queue::{Job, Keyspace, NewJob, State, jobs};
+use turnwise_queue::groups::{self, NewGroup};
+use turnwise_queue::{DEFAULT_TENANT, Job, Keyspace, Member, NewJob, State, jobs};
 use turnwise_store::embedded::{self, Embedded};
 use turnwise_store::{Store, runtime};
 use turnwise_worker::{Options, Worker};
@@ -78,6 +79,25 @@ async fn a_command_completes_with_its_report() {
     assert_eq!(result["stdout"], "in\nme from command/one two, attempt 1\n");
     assert_eq!((&result["stderr"], &result["exit_code"]), (&json!("/tmp\n"), &json!(0)));
     assert_eq!((&result["truncated"], &result["lossy"]), (&json!(false), &json!(false)));
+}
+
+#[tokio::test]
+async fn a_command_of_an_array_gets_its_index() {
+    let world = World::new(Settings::default()).await;
+    let options = json!({ "argv": ["sh", "-c", "echo \"${TURNWISE_ARRAY_INDEX-none}\""] });
+    let member = Member { index: Some(7), ..Member::of("film") };
+    let new = NewJob::new(JOB_TYPE, "film.7", serde_json::value::to_raw_value(&options).unwrap())
+        .with(|spec| spec.group = Some(member));
+    let group = NewGroup::new(DEFAULT_TENANT, "film");
+    let (keys, group, new, now_us) = (&world.keys, &group, &new, world.store.runtime().now_us());
+    let added = world.store.transact(|tx| async move {
+        groups::create(&tx, keys, group, now_us).await?;
+        jobs::add(&tx, keys, new, now_us).await
+    });
+    added.await.unwrap();
+    let job = world.until("film.7", |job| job.state().is_final()).await;
+    assert_eq!(value(&job.result)["stdout"], "7\n");
+    assert_eq!(value(&world.run("alone", options).await.result)["stdout"], "none\n");
 }
 
 #[tokio::test]

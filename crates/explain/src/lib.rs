@@ -23,7 +23,7 @@ pub use self::queue::queue;
 pub use self::reader::{Reader, Rules, Viewer};
 pub use self::shown::{awaits, blocker, how, limited, lock, lock_mode, state, waits_for_time};
 pub use self::snapshot::{Of, Snapshot, Standing, all_of, could_run_since, job_counts, types as types_of};
-pub use self::why::{waits, why};
+pub use self::why::{reason_of, waits, why};
 
 /// Errors of the queue and of the store.
 pub use turnwise_queue::{Error, Result};

@@ -14,13 +14,26 @@ pub async fn waits(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Resul
     if job.state() == QueueState::Running {
         return Ok(None);
     }
-    let Cause { reason, sentence, .. } = explain(reader, viewer, job).await?;
-    Ok(Some((reason, sentence)))
+    let snapshot = Snapshot::read(reader, &job.job_type, Of::Tenant(&job.tenant)).await?;
+    reason_of(reader, viewer, &snapshot, job).await.map(Some)
+}
+
+/// Why a job is in its state, as a code and as a sentence. The snapshot is of its type, and has its tenant: one serves many jobs.
+///
+/// # Errors
+/// Those of the store.
+pub async fn reason_of(
+    reader: &Reader<'_>,
+    viewer: &dyn Viewer,
+    snapshot: &Snapshot,
+    job: &Job,
+) -> Result<(Reason, String)> {
+    let Cause { reason, sentence, .. } = explain(reader, viewer, snapshot, job).await?;
+    Ok((reason, sentence))
 }
 
 /// The reason for a job's state, and what it was found from.
 struct Cause {
-    snapshot: Snapshot,
     reason: Reason,
     sentence: String,
     predecessors: Option<position::Predecessors>,
@@ -30,19 +43,18 @@ struct Cause {
     locked: Option<locked::Locked>,
 }
 
-async fn explain(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Result<Cause> {
-    let snapshot = Snapshot::read(reader, &job.job_type, Of::Tenant(&job.tenant)).await?;
+async fn explain(reader: &Reader<'_>, viewer: &dyn Viewer, snapshot: &Snapshot, job: &Job) -> Result<Cause> {
     let (mut predecessors, mut explanation, mut node) = (None, None, None);
     let reason = match job.state() {
         QueueState::Pending => {
-            let found = position::find(reader, &snapshot, job).await?;
+            let found = position::find(reader, snapshot, job).await?;
             let Position { in_tenant, overall, .. } = found.position;
-            explanation = decision::of(reader, &snapshot, job).await?;
-            let reason = reason::of_pending(&snapshot, explanation.as_ref(), &job.tenant, in_tenant, overall);
+            explanation = decision::of(reader, snapshot, job).await?;
+            let reason = reason::of_pending(snapshot, explanation.as_ref(), &job.tenant, in_tenant, overall);
             predecessors = Some(found);
             reason
         }
-        QueueState::Delayed | QueueState::Crashing => reason::of_delayed(&snapshot, job),
+        QueueState::Delayed | QueueState::Crashing => reason::of_delayed(snapshot, job),
         QueueState::Running | QueueState::Waiting => {
             if let Some(claim) = job.claim() {
                 let worker = workers::get(reader.tx, reader.keys, &job.job_type, &claim.worker).await?;
@@ -94,7 +106,7 @@ async fn explain(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Result<
         _ if reason == Reason::ConcurrencyLimited => reason::of_limit(limited.as_ref()),
         _ if reason == Reason::RateLimited => reason::of_rate(snapshot.now_us, limited.as_ref()),
         _ => reason::sentence(
-            &snapshot,
+            snapshot,
             job,
             reason,
             predecessors.as_ref(),
@@ -107,7 +119,7 @@ async fn explain(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Result<
         true => sentence,
         false => reason::without_others(job, reason, predecessors.as_ref()).unwrap_or(sentence),
     };
-    Ok(Cause { snapshot, reason, sentence, predecessors, node, after, limited, locked })
+    Ok(Cause { reason, sentence, predecessors, node, after, limited, locked })
 }
 
 /// Why a job is in its state, and all that is known about that.
@@ -115,8 +127,9 @@ async fn explain(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Result<
 /// # Errors
 /// Those of the store.
 pub async fn why(reader: &Reader<'_>, viewer: &dyn Viewer, job: Job) -> Result<Why> {
-    let Cause { snapshot, reason, sentence, mut predecessors, node, after, limited, locked } =
-        explain(reader, viewer, &job).await?;
+    let snapshot = Snapshot::read(reader, &job.job_type, Of::Tenant(&job.tenant)).await?;
+    let Cause { reason, sentence, mut predecessors, node, after, limited, locked } =
+        explain(reader, viewer, &snapshot, &job).await?;
     let failed = matches!(job.state(), QueueState::Crashing | QueueState::Failed | QueueState::Pending)
         || job.state() == QueueState::Cancelled;
     let locks = match locked {

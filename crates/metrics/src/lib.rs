@@ -6,6 +6,7 @@
 //! `[prometheus] tenants` permits; never ids. `docs/design/observability.md` explains the choices.
 
 mod couchdb;
+mod groups;
 mod http;
 mod of_store;
 mod own;

@@ -13,6 +13,7 @@ use turnwise_queue::nodes;
 use turnwise_queue::schedules::{self, Tally};
 
 use crate::Metrics;
+use crate::groups::{GroupTally, Groups};
 
 /// The pause between two collections.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -31,6 +32,7 @@ pub struct StoreMetrics {
     pub nodes: usize,
     pub types: Vec<OfType>,
     pub schedules: Tally,
+    pub groups: GroupTally,
 }
 
 /// Collects while clients ask.
@@ -70,10 +72,11 @@ impl Collector {
 
     /// Collects until the server stops.
     pub async fn run(&self, metrics: &Metrics, stop: CancellationToken) {
+        let mut groups = Groups::default();
         loop {
             let begun = Instant::now();
             if self.is_wanted() {
-                match collect(metrics).await {
+                match collect(metrics, &mut groups).await {
                     Ok(now) => drop(self.latest.send_replace(Some(Arc::new(now)))),
                     Err(error) => {
                         tracing::warn!(error, "cannot read the state of the store for the metrics");
@@ -95,7 +98,7 @@ impl Collector {
     }
 }
 
-async fn collect(metrics: &Metrics) -> Result<StoreMetrics, String> {
+async fn collect(metrics: &Metrics, groups: &mut Groups) -> Result<StoreMetrics, String> {
     let begun = Instant::now();
     let tx = metrics.web.store.begin().await.map_err(|error| error.to_string())?;
     let nodes = nodes::list(&tx, &metrics.web.keys).await.map_err(|error| error.to_string())?.len();
@@ -107,5 +110,8 @@ async fn collect(metrics: &Metrics) -> Result<StoreMetrics, String> {
     let tx = metrics.web.store.begin().await.map_err(|error| error.to_string())?;
     let schedules = schedules::tally(&tx, &metrics.web.keys, metrics.web.now_us()).await;
     let schedules = schedules.map_err(|error| error.to_string())?;
-    Ok(StoreMetrics { taken: Instant::now(), took: begun.elapsed(), nodes, types, schedules })
+    drop(tx);
+    let groups = groups.look(&metrics.web.store, &metrics.web.keys, metrics.web.now_us()).await;
+    let groups = groups.map_err(|error| error.to_string())?;
+    Ok(StoreMetrics { taken: Instant::now(), took: begun.elapsed(), nodes, types, schedules, groups })
 }

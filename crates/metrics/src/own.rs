@@ -12,6 +12,7 @@ use turnwise_queue::schedules::Tally;
 use turnwise_store::Condition;
 use turnwise_worker::{CrashKind, MAX_TYPES, OTHER, RunResult};
 
+use super::groups::GroupTally;
 use super::of_store::StoreMetrics;
 use super::share::{entitled, level};
 use super::text::{Format, Kind, Text, seconds};
@@ -216,6 +217,7 @@ fn write_store_metrics(store: &StoreMetrics, most: usize, now_us: i64, text: &mu
     let help = "How long it took to read that state.";
     text.gauge("turnwise_state_read_seconds", help, store.took.as_secs_f64());
     write_schedules(&store.schedules, text);
+    write_groups(store.groups, now_us, text);
     let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
     let per_type: [Named<TypeValue>; 4] = [
         ("turnwise_workers", "Workers with slots, of the whole store.", |of| of.workers),
@@ -273,6 +275,14 @@ fn write_schedules(counted: &Tally, text: &mut Text) {
     }
     let help = "Schedules whose next fire should have been more than a minute ago.";
     text.gauge("turnwise_schedules_late", help, count(counted.late));
+}
+
+fn write_groups(counted: GroupTally, now_us: i64, text: &mut Text) {
+    let help = "Groups of the whole store that have not ended, the same at every node.";
+    text.gauge("turnwise_groups", help, u64::try_from(counted.open).unwrap_or(u64::MAX));
+    let help = "How long the oldest group that is closed and has no job left has not ended, as this node has seen; 0 if there is none.";
+    let age_us = counted.due_us.map_or(0, |due_us| now_us.saturating_sub(due_us).max(0));
+    text.gauge("turnwise_oldest_due_group_age_seconds", help, seconds(age_us.unsigned_abs()));
 }
 
 /// A tenant's share of a type's slots.

@@ -166,7 +166,7 @@ async fn one(
             let set = v1::jobs::prioritize(app, caller, job, priority.unwrap_or_default()).await?;
             (!set.changed && set.state.is_final()).then_some(set.state)
         }
-        BulkAction::RunNow => return Err(Problem::unknown_action()),
+        BulkAction::RunNow | BulkAction::Hold | BulkAction::Release => return Err(Problem::unknown_action()),
     };
     Ok(unchanged.map(|state| format!("it is {}, and so it is unchanged", state.as_str())))
 }

@@ -64,6 +64,16 @@ pub(super) fn texts(action: BulkAction) -> Texts {
             effect: "Delayed and crashing jobs are pending now. Others stay as they are.",
             done: "Made pending",
         },
+        BulkAction::Hold => Texts {
+            name: "Hold",
+            effect: "Jobs that wait do not start until they are released. Those that run go on. Jobs that are added later are not held; a filter pauses them, too.",
+            done: "Held",
+        },
+        BulkAction::Release => Texts {
+            name: "Release",
+            effect: "Held jobs return to their places in the queue, or wait for their times.",
+            done: "Released",
+        },
     }
 }
 
@@ -122,6 +132,8 @@ pub(super) fn for_all(condition: &str, here: &str) -> Markup {
                 (hidden("where", condition))
                 (hidden("back", here))
                 (buttons("…"))
+                button name="action" value="hold" { "Hold…" }
+                button name="action" value="release" { "Release…" }
                 a.quiet href=(PATH) { "Earlier operations" }
             }
         }

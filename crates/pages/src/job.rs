@@ -10,6 +10,7 @@ use turnwise_protocol::{Group, Input, Job, LimitedBy, LockHow, Locker, MAX_COUNT
 use turnwise_queue::Holder;
 
 use super::format::{ago, count, duration, number, state, text, time, word};
+use super::groups::{group_link, progress};
 use super::problem::{Problem, Result};
 use super::visit::{Visit, api_link, job_link, link, tenant_link};
 use super::{act, graph, layout, life, log, output, parts};
@@ -73,13 +74,12 @@ fn task_link(job_type: &str, task: &str) -> String {
 /// How far the job's group is.
 fn of_group(group: &Group, now_us: i64) -> Markup {
     let counts = &group.counts;
-    let condition =
-        format!("group = {} and tenant = {}", group.name, quoted(&group.tenant).unwrap_or_default());
     html! {
         section {
             h2 { "Group" }
-            p { a href=(link("/ui/jobs", &[("where", Some(&condition))])) { bdi { (group.name) } } " " span.quiet { (group.state.as_str()) }
+            p { a href=(group_link(&group.tenant, &group.name)) { bdi { (group.name) } } " " span.quiet { (group.state.as_str()) }
                 @if let Some(at) = group.ended_us { " " span.quiet { (ago(at, now_us)) } } }
+            (progress(counts))
             dl {
                 dt { "Ended" } dd { (number(counts.total - counts.open)) " of " (number(counts.total)) }
                 dt { "Completed" } dd { (number(counts.completed)) }
@@ -191,8 +191,8 @@ fn facts(visit: &Visit, job: &Job, why: &Why, around: &Graph, now_us: i64) -> Ma
             @if let Some(user) = &job.user { dt { "User (stated)" } dd { bdi { (user) } } }
             dt { "Priority" } dd { (job.priority) }
             @if let Some(from) = &job.schedule { dt { "Schedule" } dd { a href=(super::schedules::schedule_link(&from.name)) { bdi { (from.name) } } " for " (time(from.scheduled_at_us)) } }
-            @if let Some(group) = &job.group { dt { "Group" } dd { bdi { (group.name) } @if let Some(index) = group.index { ", " (number(u64::from(index))) } } }
-            @if let Some(by) = &job.callback { dt { "Added by group" } dd { bdi { (by.group) } } }
+            @if let Some(group) = &job.group { dt { "Group" } dd { a href=(group_link(&job.tenant, &group.name)) { bdi { (group.name) } } @if let Some(index) = group.index { ", " (number(u64::from(index))) } } }
+            @if let Some(by) = &job.callback { dt { "Added by group" } dd { a href=(group_link(&job.tenant, &by.group)) { bdi { (by.group) } } } }
             dt { "Added" } dd { (time(job.added_us)) " (" (ago(job.added_us, now_us)) ")" }
             @if let Some(started) = job.started_us { dt { "Last started" } dd { (time(started)) } }
             @if let Some(at) = job.not_before_us { dt { "Not before" } dd { (time(at)) " (" (ago(at, now_us)) ")" } }

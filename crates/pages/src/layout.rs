@@ -23,6 +23,7 @@ pub(super) const NAVIGATION: &[(&str, &str, &str, Right)] = &[
     ("h", "/ui/history", "History", Right::Read),
     ("r", "/ui/replications", "Replications", Right::Read),
     ("c", "/ui/schedules", "Schedules", Right::Read),
+    ("u", "/ui/groups", "Groups", Right::Read),
     ("x", "/ui/indexes", "Indexes", Right::Read),
     ("l", "/ui/locks", "Locks", Right::Read),
     ("w", "/ui/workers", "Workers", Right::Operate),

@@ -19,6 +19,7 @@ mod chart;
 mod filters;
 mod format;
 mod graph;
+mod groups;
 mod help;
 mod history;
 mod identities;
@@ -122,6 +123,9 @@ const ROUTES: &[Route] = &[
     get("/ui/schedules", Right::Read, |visit| Box::pin(schedules::page(visit))),
     post("/ui/schedules", Right::Write, |visit| Box::pin(schedules::act(visit))),
     get("/ui/schedule", Right::Read, |visit| Box::pin(schedules::one(visit))),
+    get("/ui/groups", Right::Read, |visit| Box::pin(groups::page(visit))),
+    post("/ui/groups", Right::Write, |visit| Box::pin(groups::act(visit))),
+    get("/ui/group", Right::Read, |visit| Box::pin(groups::one(visit))),
     get("/ui/indexes", Right::Read, |visit| Box::pin(indexes::page(visit))),
     get("/ui/locks", Right::Read, |visit| Box::pin(locks::page(visit))),
     get("/ui/workers", Right::Operate, |visit| Box::pin(workers::page(visit))),

@@ -25,6 +25,7 @@ const DONE: &[(&str, &str)] = &[
     ("again", "It starts again from its last checkpoint."),
     ("rerun", "It is pending with these values."),
     ("edited", "Changed."),
+    ("closed", "It is closed, and ends with the last of its jobs."),
     ("held", "It is held until it is released."),
     ("released", "Released."),
     ("reset", "The value of each server's file applies again."),

@@ -54,6 +54,10 @@ words! {
         Priority = "priority",
         /// A job that is delayed, parked or crashing is pending now. Other jobs are unchanged.
         RunNow = "run_now",
+        /// As `POST /v1/jobs/{type}/{id}/hold`.
+        Hold = "hold",
+        /// As `POST /v1/jobs/{type}/{id}/release`.
+        Release = "release",
     }
 }
 

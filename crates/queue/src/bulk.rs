@@ -25,7 +25,7 @@ use crate::keyspace::behind;
 use crate::names::check_name;
 use crate::selection::{Page, Position, Selection};
 use crate::spec::check_priority;
-use crate::{Error, Job, Keyspace, Place, Result, State, Then, jobs, reads};
+use crate::{Error, Holder, Job, Keyspace, Place, Result, State, Then, edit, jobs, reads};
 
 /// Longest id of an operation, in bytes.
 pub const MAX_BULK_ID_BYTES: usize = 128;
@@ -54,6 +54,10 @@ pub enum Action {
     Priority(i8),
     /// A job that waits for a time is pending now.
     RunNow,
+    /// As [`edit::hold`].
+    Hold,
+    /// As [`edit::release`].
+    Release,
 }
 
 /// How an operation stands.
@@ -144,6 +148,10 @@ pub trait Gate: Sync {
     /// # Errors
     /// Why not.
     fn permits(&self, job: &Job, action: Action) -> Result<(), &'static str>;
+    /// As whom it holds jobs.
+    fn holder(&self) -> Holder;
+    /// Its name, for the history of a job that it holds or releases.
+    fn name(&self) -> Option<String>;
 }
 
 /// The result of [`create`].
@@ -365,8 +373,10 @@ pub enum Stepped {
     Made(Box<Operation>),
 }
 
-/// Why a job keeps its priority. Such jobs do not count.
+/// Why a job stays as it is that is as the action would leave it. Such jobs do not count.
 const HAS_PRIORITY: &str = "it has this priority";
+const IS_HELD: &str = "it is held";
+const NOT_HELD: &str = "it is not held";
 
 /// Makes a step.
 pub async fn step(tx: &Transaction, keys: &Keyspace, step: &Step<'_>, now_us: i64) -> Result<Stepped> {
@@ -398,7 +408,7 @@ pub async fn step(tx: &Transaction, keys: &Keyspace, step: &Step<'_>, now_us: i6
             continue;
         }
         let outcome = match step.gate.permits(&job, operation.action) {
-            Ok(()) => apply(tx, keys, &job, operation.action, now_us).await?,
+            Ok(()) => apply(tx, keys, job, operation.action, step.gate, now_us).await?,
             Err(reason) => Err(reason),
         };
         match outcome {
@@ -407,8 +417,8 @@ pub async fn step(tx: &Transaction, keys: &Keyspace, step: &Step<'_>, now_us: i6
                 operation.matched += 1;
                 operation.changed += 1;
             }
-            // Perhaps it got this priority a moment ago, and has moved to where the search comes by.
-            Err(HAS_PRIORITY) => operation.looked_at -= u64::from(is_first_pass),
+            // Perhaps this operation has changed it a moment ago, and it has moved to where the search comes by.
+            Err(HAS_PRIORITY | IS_HELD | NOT_HELD) => operation.looked_at -= u64::from(is_first_pass),
             // A later pass meets them again.
             Err(reason) if is_first_pass => {
                 operation.matched += 1;
@@ -442,11 +452,11 @@ fn is_newer(job: &Job, begun_us: i64) -> bool {
     job.added_us > begun_us || job.history.iter().any(|event| is_added(&event.kind) && event.at_us > begun_us)
 }
 
-/// Whether [`apply`] would change a job in its present state.
+/// Whether [`apply`] would change a job in its present state, for an identity that holds jobs as this holder.
 ///
 /// # Errors
 /// Why not.
-pub fn check(job: &Job, action: Action) -> Result<(), &'static str> {
+pub fn check(job: &Job, action: Action, holder: Holder) -> Result<(), &'static str> {
     let state = job.state();
     let is_stopping = |then| job.cancel_requested() && job.then() == then;
     match (action, &job.place) {
@@ -470,6 +480,13 @@ pub fn check(job: &Job, action: Action) -> Result<(), &'static str> {
             _ => Ok(()),
         },
         (Action::Retry | Action::RunNow, _) => Ok(()),
+        (Action::Hold, _) if edit::holds_for(job, holder) => Err(IS_HELD),
+        (Action::Hold, _) => edit::check_hold(job),
+        (Action::Release, _) => match job.holder() {
+            None => Err(NOT_HELD),
+            Some(Holder::Operator) if holder == Holder::Client => Err("an operator holds it"),
+            Some(_) => Ok(()),
+        },
     }
 }
 
@@ -477,11 +494,13 @@ pub fn check(job: &Job, action: Action) -> Result<(), &'static str> {
 async fn apply(
     tx: &Transaction,
     keys: &Keyspace,
-    job: &Job,
+    mut job: Job,
     action: Action,
+    gate: &dyn Gate,
     now_us: i64,
 ) -> Result<Result<(), &'static str>> {
-    if let Err(reason) = check(job, action) {
+    let holder = gate.holder();
+    if let Err(reason) = check(&job, action, holder) {
         return Ok(Err(reason));
     }
     let (job_type, id) = (job.job_type.as_str(), job.id.as_str());
@@ -496,6 +515,10 @@ async fn apply(
             }
         }
         Action::Retry => jobs::retry(tx, keys, job_type, id, now_us).await.map(drop)?,
+        Action::Hold => return edit::hold(tx, keys, &mut job, holder, gate.name(), now_us).await,
+        Action::Release => {
+            edit::release(tx, keys, &mut job, holder, gate.name(), now_us).await.map(drop)?;
+        }
     }
     Ok(Ok(()))
 }

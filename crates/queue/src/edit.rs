@@ -131,7 +131,24 @@ fn edited_place(job: &Job, start_us: Option<i64>, now_us: i64) -> Place {
     }
 }
 
-/// Takes a waiting job out of the queue until it is released, or returns why it does not. One that waits for other jobs goes on waiting, and is held then. A job that an operator holds stays held by the operator.
+/// Whether a job can be held.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn check_hold(job: &Job) -> Result<(), &'static str> {
+    match &job.place {
+        Place::Active(_) | Place::Ended(_) | Place::Parked { .. } => check(job),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a job is held already, by this holder or by one whose holds it cannot release.
+pub(crate) fn holds_for(job: &Job, holder: Holder) -> bool {
+    job.holder().is_some_and(|by| by == holder || by == Holder::Operator)
+}
+
+/// Takes a waiting job out of the queue until it is released, or returns why it does not. One that waits for other jobs goes on waiting, and is
+/// held then. A job that an operator holds stays held by the operator.
 pub async fn hold(
     tx: &Transaction,
     keys: &Keyspace,
@@ -140,11 +157,10 @@ pub async fn hold(
     by: Option<String>,
     now_us: i64,
 ) -> Result<Result<(), &'static str>> {
-    match &job.place {
-        Place::Active(_) | Place::Ended(_) | Place::Parked { .. } => return Ok(check(job)),
-        _ => {}
+    if let Err(reason) = check_hold(job) {
+        return Ok(Err(reason));
     }
-    if job.holder().is_some_and(|by| by == holder || by == Holder::Operator) {
+    if holds_for(job, holder) {
         return Ok(Ok(()));
     }
     let kind = EventKind::Held { reason: by.as_deref().map(bounded_reason) };

@@ -6,7 +6,7 @@ use turnwise_queue::bulk::{
 use turnwise_queue::claims::{Ending, Park};
 use turnwise_queue::selection::{Position, Selection};
 use turnwise_queue::{
-    After, Claim, Context, Error, Job, NewJob, Parked, Result, State, Then, bulk, claims, jobs,
+    After, Claim, Context, Error, Holder, Job, NewJob, Parked, Result, State, Then, bulk, claims, edit, jobs,
 };
 use turnwise_store::Limits;
 
@@ -32,6 +32,14 @@ impl Gate for Someone {
 
     fn permits(&self, job: &Job, _: Action) -> std::result::Result<(), &'static str> {
         if job.tenant == "read-only" { Err("it is read-only") } else { Ok(()) }
+    }
+
+    fn holder(&self) -> Holder {
+        Holder::Client
+    }
+
+    fn name(&self) -> Option<String> {
+        Some("user:jan".into())
     }
 }
 
@@ -195,6 +203,42 @@ async fn each_action_changes_what_it_may_and_tells_what_it_did_not() {
     for id in ["other", "done", "after"] {
         assert!(world.find(id).await.is_none(), "{id}");
     }
+}
+
+#[tokio::test]
+async fn jobs_are_held_and_released_as_one() {
+    let world = World::new().await;
+    world.ended("done", "acme", Ending::completed(json("null"))).await;
+    for id in ["a", "b", "runs", "operator"] {
+        world.add(id, "acme", 5).await;
+    }
+    world.start("runs").await;
+    let later = NewJob { not_before_us: Some(9_000), ..NewJob::new(T, "later", json("{}")) };
+    let after = NewJob { after: vec![After::completed(T, "runs")], ..NewJob::new(T, "after", json("{}")) };
+    for new in [&later, &after] {
+        world.run(async |tx, keys| jobs::add(tx, keys, new, 5).await).await;
+    }
+    let mut job = world.get("operator").await;
+    world
+        .run(async |tx, keys| edit::hold(tx, keys, &mut job, Holder::Operator, None, 30).await)
+        .await
+        .unwrap();
+
+    // Jobs that it holds are found again among those that are paused, and count once.
+    let held =
+        world.bulk("1", Action::Hold, "state in (delayed, pending, paused, running, blocked)", 50).await;
+    assert_eq!((held.matched, held.changed), (5, 3));
+    assert_eq!(refused(&held), [("it runs", 1), ("it waits for other jobs", 1)]);
+    for id in ["a", "b", "later"] {
+        assert_eq!(world.get(id).await.held_by(), Some(Holder::Client), "{id}");
+    }
+    let held = world.bulk("2", Action::Hold, "id in (a, done)", 60).await;
+    assert_eq!((held.changed, refused(&held)), (0, vec![("it has ended", 1)]));
+
+    let released = world.bulk("3", Action::Release, "", 70).await;
+    assert_eq!((released.changed, refused(&released)), (3, vec![("an operator holds it", 1)]));
+    assert_eq!(world.states(&["a", "b", "later"]).await, [State::Pending, State::Pending, State::Delayed]);
+    assert_eq!(world.get("operator").await.held_by(), Some(Holder::Operator));
 }
 
 #[tokio::test]

@@ -163,7 +163,9 @@ fn reads(name: &str) -> Vec<String> {
     paths.push(format!("/v1/schedules?tenant={name}"));
     paths.push(format!("/v1/schedules/{name}"));
     paths.push(format!("/v1/groups?tenant={name}"));
+    paths.push(format!("/v1/groups?parent={name}&state=open"));
     paths.push(format!("/v1/groups/{name}/{name}"));
+    paths.push(format!("/v1/groups/{name}/{name}/why"));
     paths.push(format!("/v1/jobs?where=group+%3D+{name}"));
     paths.push(format!("/v1/schedules/{name}/preview"));
     for id in ["holds", "crash", "fails", "waits", "later", "after", "limited"] {
@@ -312,7 +314,7 @@ async fn nothing_of_another_tenant_can_be_changed() {
         (403, "forbidden"),
         "it has several tenants"
     );
-    for (n, action) in ["cancel", "remove", "retry", "run_now"].into_iter().enumerate() {
+    for (n, action) in ["cancel", "remove", "retry", "run_now", "hold", "release"].into_iter().enumerate() {
         let path = format!("/v1/bulk/own-{n}");
         let bulk = json!({"action": action, "where": format!("tenant = {SECRET} or id ~ {SECRET}")});
         ok(&client, "PUT", &path, &bulk).await;

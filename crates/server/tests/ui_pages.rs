@@ -594,6 +594,7 @@ async fn forms_of_other_sites_change_nothing() {
         "/ui/filters",
         "/ui/webhooks",
         "/ui/schedules",
+        "/ui/groups",
         "/ui/settings",
         "/ui/identities/users",
         "/ui/identities/tokens",
@@ -613,6 +614,51 @@ async fn forms_of_other_sites_change_nothing() {
     assert_eq!(server.get("/v1/users").await.body["users"], json!([]));
     assert_eq!(server.get("/v1/filters").await.body["filters"], json!([]));
     assert_eq!(server.get("/_node/_local/_config/replicator/max_jobs").await.body, "500");
+    server.server.shutdown().await;
+}
+
+#[tokio::test]
+async fn groups_show_how_far_they_are_and_are_changed_as_one() {
+    let server = TestServer::start().await;
+    let me = everyone(&server);
+    assert!(me.page("/ui/groups").await.contains("There are no groups here."));
+    let group = json!({ "name": "g", "on_complete": { "type": "after", "options": { "secret": "s3cr3t" } } });
+    assert_eq!(server.post("/v1/groups", &group).await.status, 201);
+    assert_eq!(server.post("/v1/groups", &json!({ "name": "part", "parent": "g" })).await.status, 201);
+    for id in ["<i>a", "<i>b"] {
+        let added = server.post("/v1/jobs/t", &json!({ "id": id, "group": "g" })).await;
+        assert_eq!(added.status, 201, "{}", added.body);
+    }
+    let list = me.page("/ui/groups?state=open&tenant=default").await;
+    assert!(
+        list.contains("/ui/group?tenant=default&amp;name=g") && list.contains("<progress max=\"3\""),
+        "{list}"
+    );
+    assert!(me.page("/ui/groups?state=closed").await.contains("There are no groups here."));
+    let inside = me.page("/ui/groups?parent=g").await;
+    assert!(inside.contains("name=part") && !inside.contains("name=g\""), "{inside}");
+
+    let here = path("/ui/group", &[("tenant", "default"), ("name", "g")]);
+    let page = me.page(&here).await;
+    assert!(
+        page.contains("not added yet") && page.contains("name=part") && !page.contains("s3cr3t"),
+        "{page}"
+    );
+    assert!(page.contains("value=\"hold\"") && !page.contains("Retry the failed ones"), "{page}");
+    let why = me.page(&format!("{here}&why=1")).await;
+    assert!(why.contains("no worker") && why.contains("&lt;i&gt;") && !why.contains("<i>"), "{why}");
+    let ask =
+        [("where", "group = \"g\" and tenant = \"default\""), ("action", "hold"), ("back", here.as_str())];
+    assert!(me.page(&path("/ui/bulk/ask", &ask)).await.contains("Hold: 2 jobs?"));
+    let job = me.page(&path("/ui/job", &[("type", "t"), ("id", "<i>b")])).await;
+    assert!(job.contains("/ui/group?tenant=default&amp;name=g"), "{job}");
+
+    let fields = |wanted: &'static str| [("tenant", "default"), ("name", "part"), ("do", wanted)];
+    assert!(me.done("/ui/groups", &fields("close")).await.contains("It is closed"));
+    server.poll("/v1/groups/default/part", |group| group["ended_us"].is_i64()).await;
+    assert!(me.done("/ui/groups", &fields("remove")).await.contains("Remove this group?"));
+    me.done("/ui/groups", &[fields("remove").as_slice(), &[("confirmed", "1")]].concat()).await;
+    assert_eq!(server.get("/v1/groups/default/part").await.status, 404);
     server.server.shutdown().await;
 }
 

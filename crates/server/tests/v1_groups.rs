@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::common::TestServer;
 use crate::common::worker::ExternalWorker;
+use crate::common::{As, TestServer, until};
 
 async fn create(server: &TestServer, group: Value) -> Value {
     let created = server.post("/v1/groups", &group).await;
@@ -126,6 +126,87 @@ async fn a_group_is_cancelled_as_one_and_ends_in_its_parent() {
     assert_eq!(listed["groups"][0]["name"], "all");
     let next = listed["next"].as_str().unwrap();
     assert_eq!(server.get(&format!("/v1/groups?after={next}")).await.body["groups"][0]["name"], "part");
+    for (query, name) in
+        [("parent=all", "part"), ("state=cancelled&parent=all", "part"), ("tenant=default", "all")]
+    {
+        assert_eq!(
+            server.get(&format!("/v1/groups?{query}")).await.body["groups"][0]["name"],
+            name,
+            "{query}"
+        );
+    }
+    assert_eq!(server.get("/v1/groups?state=open").await.body["groups"], json!([]));
+    assert_eq!(server.get("/v1/groups?state=gone").await.error(), (400, "bad_request"));
+}
+
+#[tokio::test]
+async fn a_group_is_held_and_released_as_one() {
+    let server = TestServer::start().await;
+    let admin = server.close().await;
+    let admin = server.with(&admin);
+    let client = server.with(&admin.token(&["client:default"]).await);
+    assert_eq!(client.post("/v1/groups", &json!({"name": "g"})).await.status, 201);
+    for (id, group) in [("a", Some("g")), ("b", Some("g")), ("other", None)] {
+        let added = client.post("/v1/jobs/t", &json!({"id": id, "group": group})).await;
+        assert_eq!(added.status, 201, "{}", added.body);
+    }
+    let done = async |by: &As<'_>, id: &str, action: &str| {
+        let put = json!({"action": action, "where": "group = g and tenant = default"});
+        assert_eq!(by.put(&format!("/v1/bulk/{id}"), &put).await.status, 201);
+        by.poll(&format!("/v1/bulk/{id}"), |bulk| bulk["state"] == "done").await
+    };
+    let held = done(&client, "hold", "hold").await;
+    assert_eq!((&held["action"], &held["changed"]), (&json!("hold"), &json!(2)), "{held}");
+    let job = client.get("/v1/jobs/t/a").await.body;
+    assert_eq!((&job["state"], &job["paused_by"]), (&json!("paused"), &json!("client")));
+    let counted = client.get("/v1/matching?where=group+%3D+g&action=hold").await.body;
+    assert_eq!(counted["refused"], json!([{"reason": "it is held", "jobs": 2}]), "{counted}");
+    // What an operator holds, a client does not release.
+    assert_eq!(done(&admin, "operator", "hold").await["changed"], 2);
+    let refused = done(&client, "release", "release").await;
+    assert_eq!(refused["refused"], json!([{"reason": "an operator holds it", "jobs": 2}]));
+    assert_eq!(done(&admin, "released", "release").await["changed"], 2);
+    assert_eq!(client.get("/v1/jobs/t/a").await.body["state"], "pending");
+}
+
+#[tokio::test]
+async fn a_group_says_what_its_jobs_wait_for() {
+    let server = TestServer::start().await;
+    create(&server, json!({"name": "g"})).await;
+    let empty = server.get("/v1/groups/default/g/why").await.body;
+    assert!(empty["sentence"].as_str().unwrap().contains("ends when it is closed"), "{empty}");
+    create(&server, json!({"name": "part", "parent": "g"})).await;
+    let mut jobs: Vec<Value> =
+        (0..30).map(|n| json!({"type": "t", "id": format!("j{n}"), "group": "g"})).collect();
+    jobs.push(json!({"type": "t", "id": "later", "group": "g", "delay_ms": 3_600_000}));
+    jobs.push(json!({"type": "other", "id": "after", "group": "g", "after": [{"type": "t", "id": "later"}]}));
+    jobs.push(json!({"type": "t", "id": "of no group"}));
+    assert_eq!(server.post("/v1/jobs", &json!({ "jobs": jobs })).await.status, 200);
+    server.post_empty("/v1/groups/default/g/close").await;
+    let why = server.get("/v1/groups/default/g/why").await.body;
+    assert_eq!(
+        (&why["open"], &why["state"], &why["groups"]),
+        (&json!(33), &json!("closed"), &json!(["part"]))
+    );
+    // Not all of the pending ones are looked at.
+    assert_eq!((&why["looked_at"], &why["complete"]), (&json!(22), &json!(false)));
+    let reasons: Vec<(&str, u64)> = why["reasons"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|of| (of["reason"].as_str().unwrap(), of["jobs"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(reasons[0], ("no_worker", 20));
+    assert!(reasons.contains(&("not_before", 1)) && reasons.contains(&("after_others", 1)), "{reasons:?}");
+    let held = server.put("/v1/bulk/hold", &json!({"action": "hold", "where": "group = g"})).await;
+    assert_eq!(held.status, 201);
+    server.poll("/v1/bulk/hold", |bulk| bulk["state"] == "done").await;
+    let why = server.get("/v1/groups/default/g/why").await.body;
+    assert_eq!((&why["reasons"][0]["reason"], &why["reasons"][0]["jobs"]), (&json!("paused"), &json!(20)));
+    let scrape = async || server.request("GET", "/metrics").send().await.unwrap().text().await.unwrap();
+    let metrics = until("the groups are counted", scrape, |text| text.contains("turnwise_groups 2\n")).await;
+    assert!(metrics.contains("turnwise_oldest_due_group_age_seconds 0\n"), "{metrics}");
+    assert_eq!(server.get("/v1/groups/default/none/why").await.error(), (404, "not_found"));
 }
 
 #[tokio::test]

@@ -31,7 +31,7 @@ eu, tag != eu if none is. Combine comparisons with and, or, not and parentheses.
 letters, digits and -_.@/:+ needs quotes.
 
 The server makes the change in small transactions, also if this command ends. A job that meets the condition from the start until it is \
-reached is changed once. Jobs that are added or retried after the start are left alone. To keep jobs from starting instead, use \
+reached is changed once. Jobs that are added or retried after the start are left alone. To keep future jobs from starting, too, use \
 `turnwise filters drain --when`.
 
 Examples:
@@ -46,6 +46,13 @@ pub(crate) struct ManyArgs {
     /// Change all jobs that meet this condition (`turnwise jobs bulk --help` describes it)
     #[arg(long = "where", value_name = "CONDITION")]
     condition: Option<String>,
+    #[command(flatten)]
+    how: HowArgs,
+}
+
+/// How many jobs are changed.
+#[derive(clap::Args)]
+pub(crate) struct HowArgs {
     /// Count the jobs and show some of them, without a change
     #[arg(long)]
     dry_run: bool,
@@ -55,6 +62,13 @@ pub(crate) struct ManyArgs {
     /// Print the id of the operation, and do not wait for its end
     #[arg(long)]
     detach: bool,
+}
+
+impl HowArgs {
+    /// The selection of the jobs that meet this condition.
+    pub(crate) fn of(self, condition: String) -> ManyArgs {
+        ManyArgs { condition: Some(condition), how: self }
+    }
 }
 
 impl ManyArgs {
@@ -67,7 +81,8 @@ impl ManyArgs {
     /// exclude the condition, and `--dry-run` must not change a job.
     pub(super) fn is_given(&self) -> Result<bool, Failure> {
         let is_given = self.condition.is_some();
-        match !is_given && (self.dry_run || self.yes || self.detach) {
+        let HowArgs { dry_run, yes, detach } = self.how;
+        match !is_given && (dry_run || yes || detach) {
             true => Err(Failure::Usage(anyhow!("--dry-run, --yes and --detach need --where"))),
             false => Ok(is_given),
         }
@@ -119,13 +134,13 @@ async fn list(ListArgs { json, server }: ListArgs) -> Result<(), Failure> {
 }
 
 /// Changes all jobs that meet the condition, after a count and a confirmation.
-pub(super) async fn change(
+pub(crate) async fn change(
     many: ManyArgs,
     action: BulkAction,
     priority: Option<i32>,
     server: ServerArgs,
 ) -> Result<(), Failure> {
-    let ManyArgs { condition, dry_run, yes, detach } = many;
+    let ManyArgs { condition, how: HowArgs { dry_run, yes, detach } } = many;
     let Some(condition) = condition else {
         return Err(Failure::Usage(anyhow!("name a job by TYPE and ID, or jobs with --where")));
     };
@@ -223,6 +238,8 @@ fn told(action: BulkAction) -> (&'static str, &'static str) {
         BulkAction::Remove => ("Remove these jobs?", "removed"),
         BulkAction::Priority => ("Change the priority of these jobs?", "changed"),
         BulkAction::RunNow => ("Start these jobs now?", "started"),
+        BulkAction::Hold => ("Hold these jobs?", "held"),
+        BulkAction::Release => ("Release these jobs?", "released"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `turnwise jobs`: the jobs of a running server, through its HTTP API.
 
 mod add;
-mod bulk;
+pub(crate) mod bulk;
 mod count;
 mod edit;
 mod failures;
@@ -81,10 +81,17 @@ Examples:
     Edit(Box<edit::Args>),
     /// Hold a job that waits: it does not start until it is released
     ///
-    /// The tenant's clients may hold its jobs. What an operator holds, only an operator releases. A filter pauses many jobs: `turnwise filters`.
-    Hold(JobArgs),
+    /// The tenant's clients may hold its jobs. What an operator holds, only an operator releases. With --where, this holds all jobs that meet a condition. A
+    /// filter also pauses those that are added later: `turnwise filters`.
+    #[command(after_help = "\
+Examples:
+  turnwise jobs hold mail mail-17
+  turnwise jobs hold --where 'type = mail and tenant = acme'")]
+    Hold(ChangeArgs),
     /// Release a job that is held: it returns to its place in the queue, or waits for its time
-    Release(JobArgs),
+    ///
+    /// With --where, this releases all held jobs that meet a condition.
+    Release(ChangeArgs),
     /// Start all jobs that meet a condition without waiting for their time: delayed, parked and crashing ones
     ///
     /// For one job, use `turnwise jobs retry`.
@@ -289,13 +296,21 @@ async fn priority(PriorityArgs { which, priority, to }: PriorityArgs) -> Result<
     Ok(())
 }
 
-async fn hold(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> {
+async fn hold(ChangeArgs { job_type, id, many, server }: ChangeArgs) -> Result<(), Failure> {
+    many.is_given()?;
+    let (Some(job_type), Some(id)) = (job_type, id) else {
+        return bulk::change(many, BulkAction::Hold, None, server).await;
+    };
     server.client()?.hold(&job_type, &id).await?;
     say!("held");
     Ok(())
 }
 
-async fn release(JobArgs { job_type, id, server }: JobArgs) -> Result<(), Failure> {
+async fn release(ChangeArgs { job_type, id, many, server }: ChangeArgs) -> Result<(), Failure> {
+    many.is_given()?;
+    let (Some(job_type), Some(id)) = (job_type, id) else {
+        return bulk::change(many, BulkAction::Release, None, server).await;
+    };
     let released = server.client()?.release(&job_type, &id).await?;
     match released.paused_by {
         Some(filter) => say!("paused by filter {filter}"),

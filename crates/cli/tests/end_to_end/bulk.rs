@@ -42,6 +42,12 @@ async fn many_jobs_are_changed_by_one_command() {
     assert_eq!(said, "5 jobs retried");
     let (_, said, _) = jobs(&server, &["priority", "--where", "state = pending", "--to", "-4"]).await;
     assert_eq!(said, "25 jobs changed");
+    let (_, said, _) = jobs(&server, &["hold", "--where", "priority = -4", "--yes"]).await;
+    assert_eq!(said, "25 jobs held");
+    let (_, said, _) = jobs(&server, &["release", "--where", "tenant = t1", "--yes"]).await;
+    assert_eq!(said, "5 jobs released");
+    let (_, said, _) = jobs(&server, &["release", "--where", "state = paused", "--yes"]).await;
+    assert_eq!(said, "20 jobs released");
     let (_, listed, _) = jobs(&server, &["list", "--where", "priority = -4 and id > '000035'"]).await;
     assert_eq!(listed.lines().count(), 3, "{listed}");
     let args = ["remove", "--where", "state in (cancelled, pending)", "--yes", "--detach"];
@@ -53,7 +59,7 @@ async fn many_jobs_are_changed_by_one_command() {
     let (_, shown, _) = jobs(&server, &["bulk", "show", &id]).await;
     assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["changed"], 40);
     let (_, listed, _) = jobs(&server, &["bulk", "list"]).await;
-    assert_eq!(listed.lines().count(), 5, "{listed}");
+    assert_eq!(listed.lines().count(), 8, "{listed}");
     assert_eq!(jobs(&server, &["list"]).await.1, "No jobs.");
 
     let cases: [(&[&str], i32, &str); 9] = [

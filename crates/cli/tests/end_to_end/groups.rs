@@ -33,9 +33,18 @@ async fn a_group_is_added_filled_closed_cancelled_and_removed() {
     let show =
         async |name: &str| serde_json::from_str::<Value>(&said(&["groups", "show", name]).await).unwrap();
     assert_eq!(show("film").await["counts"]["open"], 3);
+    let why = said(&["groups", "why", "film"]).await;
+    assert!(why.starts_with("3 of 3 jobs have not ended.") && why.contains("no_worker"), "{why}");
+    assert_eq!(said(&["groups", "hold", "film", "--yes"]).await, "3 jobs held");
+    assert_eq!(said(&["groups", "release", "film", "--yes"]).await, "3 jobs released");
+    let (_, _, told) = run(&server, &["groups", "retry", "film"]).await;
+    assert_eq!(told, "0 jobs match, 0 would be retried");
+    let (code, _, told) = run(&server, &["groups", "cancel", "a/b"]).await;
+    assert!(code == 2 && told.contains("group"), "{told}");
     let (code, _, told) = run(&server, &["groups", "remove", "g"]).await;
     assert!(code == 1 && told.contains("not ended"), "{told}");
-    said(&["jobs", "cancel", "--where", "group in (g, film)", "--yes"]).await;
+    assert_eq!(said(&["groups", "cancel", "g", "--yes"]).await, "1 jobs cancelled");
+    assert_eq!(said(&["groups", "cancel", "film", "--yes"]).await, "3 jobs cancelled");
     let ended = loop {
         let group = show("g").await;
         if group["ended_us"].is_i64() {

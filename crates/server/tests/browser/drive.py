@@ -209,6 +209,7 @@ def pages(driver, failed):
         ("filters", "/ui/filters", "quiet-hours"),
         ("webhooks", "/ui/webhooks", "chat"),
         ("schedules", "/ui/schedules", "There are no schedules here."),
+        ("groups", "/ui/groups", "There are no groups here."),
         ("settings", "/ui/settings", "max_jobs"),
         ("identities", "/ui/identities", "There are no users."),
         ("audit", "/ui/audit", "keeps no audit log"),

@@ -58,6 +58,7 @@ pub const V1: &[(&str, &str, Right)] = &[
     ("GET", "/v1/groups/{tenant}/{group}", Read),
     ("DELETE", "/v1/groups/{tenant}/{group}", Write),
     ("POST", "/v1/groups/{tenant}/{group}/close", Write),
+    ("GET", "/v1/groups/{tenant}/{group}/why", Read),
     ("GET", "/v1/schedules", Read),
     ("GET", "/v1/schedules/{schedule}", Read),
     ("PUT", "/v1/schedules/{schedule}", Write),
