@@ -155,7 +155,7 @@ async fn main() {
     for _ in 0..rounds {
         let tx = store.begin().await.expect("the store works");
         let begun = Instant::now();
-        let found = failures::most_frequent(&tx, &keys, &types, None, &|_| true, 20).await;
+        let found = failures::most_frequent(&tx, &keys, &types, None, None, &|_| true, 20).await;
         times.push(begun.elapsed());
         looked_at = found.expect("the store works").looked_at;
     }

@@ -61,14 +61,14 @@ struct Fired {
 
 impl Plan {
     fn new(number: usize) -> Plan {
-        let all = number % 2 == 0 || number % 5 == 0;
+        let all = number.is_multiple_of(2) || number.is_multiple_of(5);
         let period_s = [5, 10, 30, 15, 20][number % 5];
         Plan {
             name: if all { format!("s-all-{number}") } else { format!("{ALONE}{number}") },
             period_s,
             is_cron: period_s == 10 || period_s == 30,
             // A few make up for as many as is possible.
-            most: all.then_some(if number % 10 == 0 { 100 } else { 20 }),
+            most: all.then_some(if number.is_multiple_of(10) { 100 } else { 20 }),
             // Some jobs take longer than the time between two fires.
             work_ms: if !all && number % 6 == 3 { 18_000 } else { 20 * number as u64 },
             offset_s: 0,
@@ -86,7 +86,7 @@ impl Plan {
             }
             false => json!({ "every_ms": self.period_s * 1_000, "offset_ms": self.offset_s * 1_000 }),
         };
-        let tenant = if self.work_ms % 40 == 0 { TENANT } else { OTHER_TENANT };
+        let tenant = if self.work_ms.is_multiple_of(40) { TENANT } else { OTHER_TENANT };
         let options = json!({ "do": "done", "work_ms": self.work_ms, "note": note });
         let job = json!({ "type": TYPE, "tenant": tenant, "options": options });
         match self.most {
