@@ -19,7 +19,7 @@ use bytes::Bytes;
 use turnwise_policy::backoff::OnLost;
 use turnwise_queue::check;
 use turnwise_queue::deadlines::Timeouts;
-use turnwise_queue::{Claim, Event, EventKind, Job, Keyspace, State, Then, workers};
+use turnwise_queue::{Claim, Event, EventKind, Job, Keyspace, NewJob, State, Then, workers};
 
 use crate::broken::{Broken, ensure, in_words, is_kept, none};
 use crate::clocks::Clocks;
@@ -28,6 +28,7 @@ use crate::dependencies::{self, Dependencies};
 use crate::engine::Writer;
 use crate::filters::Filters;
 use crate::groups::{self, Groups};
+use crate::inputs::Inputs;
 use crate::ledger::{ClaimKey, Did, Executions, JobKey, OpKind};
 use crate::link::{Link, SLOW_STORE_MS};
 use crate::load::Loads;
@@ -39,6 +40,7 @@ use crate::schedules::{self, Schedules};
 use crate::show;
 use crate::tenants::{self, Tenants, is_sorted_anew};
 use crate::trace::Site;
+use crate::unique::{self, UniqueKeys};
 
 use self::rows::{Report, TouchedRows};
 
@@ -89,7 +91,7 @@ pub struct CheckerState {
     pub changed_us: BTreeMap<JobKey, i64>,
     /// Ends of each job.
     pub ends: BTreeMap<JobKey, u64>,
-    /// How often each job was added.
+    /// How often each job was added, or replaced.
     pub adds: BTreeMap<JobKey, u64>,
     /// Runs of each job.
     pub runs: BTreeMap<JobKey, usize>,
@@ -105,6 +107,10 @@ pub struct CheckerState {
     pub counts: check::CountTally,
     /// Which jobs may start, in worlds with filters, concurrency limits and dependencies.
     pub filters: Option<Filters>,
+    /// The results of jobs, and who gets them, in the same worlds.
+    pub inputs: Option<Inputs>,
+    /// The unique keys of jobs, and the options that clients have stated.
+    pub unique: UniqueKeys,
     /// The schedules, and what they have fired.
     pub schedules: Schedules,
     /// The groups, and with what they have called back.
@@ -149,11 +155,6 @@ impl CheckerState {
         }
     }
 
-    /// How often each of these jobs was added.
-    pub fn accepted(&self, jobs: &[JobKey]) -> Vec<u64> {
-        jobs.iter().map(|job| self.adds.get(job).copied().unwrap_or(0)).collect()
-    }
-
     fn holder(&self, job: &Job) -> Option<JobKey> {
         job.claim().map(|claim| (job.job_type.clone(), claim.worker.clone()))
     }
@@ -183,6 +184,18 @@ impl Commit<'_> {
         self.writer.op.as_ref().is_some_and(|op| kinds.contains(&op.kind) && op.jobs.contains(job))
     }
 
+    /// What a client's addition states of a job that it replaces.
+    fn replaces(&self, job: &JobKey) -> Option<&NewJob> {
+        self.writer.op.as_ref()?.replaces(job)
+    }
+
+    /// What a client's addition states of a job, whether that is its own or one that it replaces.
+    fn states(&self, job: &JobKey) -> Option<&NewJob> {
+        let op = self.writer.op.as_ref()?;
+        let own = op.jobs.iter().position(|own| own == job).and_then(|n| op.new.get(n));
+        own.or_else(|| op.replaces(job))
+    }
+
     fn was_member(&self, known: &CheckerState, worker: &JobKey) -> bool {
         self.was_member.get(worker).copied().unwrap_or_else(|| known.is_member(worker))
     }
@@ -193,13 +206,14 @@ impl Checker {
     pub fn new(core: &Arc<Core>, plan: &Plan) -> Arc<Self> {
         let locks = plan.locks.as_ref().map(|locks| Locks::new(locks.rules.levels.clone()));
         let filters = plan.eligibility.as_ref().map(|_| Filters::default());
+        let inputs = plan.eligibility.as_ref().map(|_| Inputs::default());
         Arc::new(Checker {
             core: core.clone(),
             keys: Keyspace::default(),
             health_timeout: plan.health_timeout(),
             retention: plan.retention,
             skews: plan.skews,
-            known: Mutex::new(CheckerState { locks, filters, ..CheckerState::default() }),
+            known: Mutex::new(CheckerState { locks, filters, inputs, ..CheckerState::default() }),
         })
     }
 
@@ -308,10 +322,13 @@ impl Checker {
         commit: &Commit<'_>,
         touched: &BTreeMap<JobKey, Option<Job>>,
     ) -> Result<(), Broken> {
+        self.check_unique(known, commit, touched)?;
         for (key, old) in touched {
             let is_added = commit.is_client(&[OpKind::Add], key);
-            if is_added {
+            if is_added || commit.replaces(key).is_some() {
                 *known.adds.entry(key.clone()).or_default() += 1;
+            }
+            if is_added {
                 let waits = known.jobs[key].record.as_ref().is_some_and(|job| job.unmet() > 0);
                 self.core.count(|stats| stats.dependents += u64::from(waits));
             }
@@ -319,6 +336,36 @@ impl Checker {
             let change = (old.as_ref(), new.as_ref());
             known.clocks.observe(key, change, is_added, commit.clock_us(), commit.now_us)?;
             self.check_transition(known, commit, key, change)?;
+        }
+        Ok(())
+    }
+
+    /// Checks the unique keys of the jobs that a commit touches, and notes their results.
+    fn check_unique(
+        &self,
+        known: &mut CheckerState,
+        commit: &Commit<'_>,
+        touched: &BTreeMap<JobKey, Option<Job>>,
+    ) -> Result<(), Broken> {
+        let CheckerState { jobs, unique, inputs, .. } = known;
+        let changes = touched.iter().map(|(key, old)| {
+            let new = jobs[key].record.as_ref();
+            let asked = commit.is_client(&[OpKind::Remove], key);
+            let is_removed =
+                new.is_none() && (asked || old.as_ref().is_some_and(|old| old.then() == Then::Remove));
+            let (clock_us, now_us) = (commit.clock_us(), commit.now_us);
+            let once = commit.writer.op.as_ref().is_some_and(|op| op.once);
+            let (old, stated) = (old.as_ref(), commit.states(key));
+            unique::Change { key, old, new, stated, once, is_removed, clock_us, now_us }
+        });
+        let changes: Vec<unique::Change<'_>> = changes.collect();
+        changes.iter().for_each(|change| unique.note(change));
+        for change in &changes {
+            unique.check(change)?;
+            if let Some(inputs) = inputs {
+                let is_added = commit.is_client(&[OpKind::Add], change.key);
+                inputs.note(change.key, (change.old, change.new), is_added, jobs, commit.now_us);
+            }
         }
         Ok(())
     }
@@ -403,6 +450,7 @@ impl Checker {
                 | Row::Lifetime(job, _)
                 | Row::Deadline(job, _)
                 | Row::After(job, _)
+                | Row::Follower(job, _)
                 | Row::Dependent(job, ..),
             ) = row.clone()
             {
@@ -421,6 +469,7 @@ impl Checker {
                     && (&told.after, &told.back, &told.buckets) == (&rows.after, &rows.back, &rows.buckets)
                     && (&told.deadlines, &told.lifetimes) == (&rows.deadlines, &rows.lifetimes)
                     && (&told.tags, &told.unique) == (&rows.tags, &rows.unique)
+                    && told.followers == rows.followers
             });
             ensure(same, "the commits contain every change", || format!("{key:?}: {rows:?}, but {told:?}"))?;
         }

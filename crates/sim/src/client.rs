@@ -1,12 +1,12 @@
 //! Clients: they add, cancel, restart and remove jobs. Each client changes only its own jobs, one operation after the other.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use turnwise_queue::unique::{self, Outcome};
+use turnwise_queue::unique::{self, Did, OnConflict, Outcome};
 use turnwise_queue::{
     Error, JobSpec, Keyspace, Member, NewJob, State, clock, filters, groups, jobs, schedules,
 };
@@ -18,6 +18,7 @@ use crate::engine::SimEngine;
 use crate::filters::Filters;
 use crate::ledger::{JobKey, Op, OpKind};
 use crate::link::{Link, SimRuntime};
+use crate::model::JobRows;
 use crate::node::Setting;
 use crate::rng::SeededRng;
 use crate::script::Script;
@@ -53,6 +54,16 @@ fn open(setting: &Setting, link: &Arc<Link>) -> Store {
     store
 }
 
+/// The job that an addition has changed because it has the unique key of the one to add.
+fn found_by(outcome: &Outcome) -> Option<JobKey> {
+    match outcome {
+        Outcome::Found(found) if matches!(found.did, Did::Replaced | Did::RunsAgain) => {
+            Some((found.job_type.clone(), found.id.clone()))
+        }
+        Outcome::Found(_) | Outcome::Added(_) => None,
+    }
+}
+
 /// A client.
 pub struct Client {
     setting: Arc<Setting>,
@@ -66,6 +77,8 @@ pub struct Client {
     number: u32,
     /// Its jobs, and whether each runs until it is stopped.
     jobs: BTreeMap<JobKey, bool>,
+    /// Endless jobs of any client: their options are those of jobs that were to be added, and found them.
+    endless: BTreeSet<JobKey>,
     /// The job that most of the jobs that it adds depend on, if set.
     hub: Option<JobKey>,
     /// The tenant of the jobs that it adds. If unset, the tenants are random.
@@ -91,6 +104,7 @@ impl Client {
             rng,
             number,
             jobs: BTreeMap::new(),
+            endless: BTreeSet::new(),
             hub: None,
             payer: None,
         }
@@ -231,7 +245,8 @@ impl Client {
                 endless = true;
             }
         }
-        for (key, _) in self.jobs.clone().into_iter().filter(|(_, endless)| *endless) {
+        let own = self.jobs.iter().filter(|(_, endless)| **endless).map(|(key, _)| key);
+        for key in own.chain(&self.endless).cloned().collect::<BTreeSet<_>>() {
             let record = self.setting.checker.known(|known| known.jobs.get(&key)?.record.clone());
             if record.is_some_and(|job| !job.state().is_final() && !job.cancel_requested()) {
                 self.cancel(&key).await;
@@ -282,11 +297,16 @@ impl Client {
             let endless = self.jobs.entry(key.clone()).or_default();
             *endless |= script.is_endless();
         }
+        let are_endless: Vec<bool> = new.iter().map(|(_, script)| script.is_endless()).collect();
         let keys: Arc<[JobKey]> = new.iter().map(|(key, _)| key.clone()).collect();
-        let others: Vec<JobKey> = match &self.setting.plan.eligibility {
-            Some(_) => self.setting.checker.known(|known| known.jobs.keys().cloned().collect()),
-            None => Vec::new(),
+        let mut tenants: BTreeMap<JobKey, String> = match &self.setting.plan.eligibility {
+            Some(_) => self.setting.checker.known(|known| {
+                let tenant = |rows: &JobRows| rows.record.as_ref().map(|job| job.tenant.clone());
+                known.jobs.iter().map(|(key, rows)| (key.clone(), tenant(rows).unwrap_or_default())).collect()
+            }),
+            None => BTreeMap::new(),
         };
+        let others: Vec<JobKey> = tenants.keys().cloned().collect();
         let plan = self.setting.plan.eligibility.as_ref();
         let after = |n: usize| match (plan, &self.hub) {
             (Some(plan), Some(hub)) => plan.after_hub(&self.rng, &keys[n], hub),
@@ -307,6 +327,20 @@ impl Client {
                 let group = (!own.is_empty() && self.rng.chance(500)).then(|| *self.rng.choose(&own));
                 let timeouts = self.setting.plan.timeouts(&self.rng);
                 let after = after(n);
+                // Results are of the same tenant. It may be another one by then.
+                let of_first =
+                    after.first().and_then(|one| tenants.get(&(one.job_type.clone(), one.id.clone())));
+                let tenant = match of_first.filter(|tenant| self.payer.is_none() && !tenant.is_empty()) {
+                    Some(of_first) if self.rng.chance(700) => of_first.clone(),
+                    _ => tenant,
+                };
+                let is_own = |on: &JobKey| tenants.get(on) == Some(&tenant);
+                let inputs = plan.map(|plan| plan.inputs(&self.rng, &after, is_own)).unwrap_or_default();
+                tenants.insert(keys[n].clone(), tenant.clone());
+                let unique = keyed.then(|| self.setting.plan.unique(&self.rng)).flatten();
+                // A job that is replaced stays continuous, or not.
+                let unique = unique
+                    .filter(|unique| unique.on_conflict != OnConflict::Replace || !script.is_continuous());
                 let priority = plan.filter(|_| self.rng.chance(300)).map(|plan| plan.priority(&self.rng));
                 let spec = JobSpec {
                     tenant,
@@ -315,7 +349,8 @@ impl Client {
                     retry: crate::plan::Plan::retry(&self.rng),
                     lifetime: self.setting.plan.lifetime(&self.rng),
                     group: group.map(|group| Member::of(group)),
-                    unique: keyed.then(|| self.setting.plan.unique(&self.rng)).flatten(),
+                    unique,
+                    inputs,
                     continuous: script.is_continuous(),
                     tags: (n % 3 > 0).then(|| format!("tag-{}", n % 3)).into_iter().collect(),
                     locks: script.locks.clone(),
@@ -329,9 +364,11 @@ impl Client {
         for job in jobs.iter().filter(|job| !job.after.is_empty()) {
             self.note("lets wait", format!("{} for {:?}", job.id, job.after));
         }
-        self.link.set_op(Some(Op { kind: OpKind::Add, jobs: keys.clone(), new: jobs.clone(), once }));
-        let before = self.setting.checker.known(|known| known.accepted(&keys));
-        let (jobs, runtime, space) = (&jobs, &self.runtime, &self.keys);
+        let (begun_us, clock_us) = (self.setting.core.elapsed_us(), self.runtime.now_us());
+        let before = self.setting.checker.known(|known| known.adds.clone());
+        let endless = Mutex::new(BTreeSet::new());
+        let (jobs, runtime, space, link) = (&jobs, &self.runtime, &self.keys, &self.link);
+        let (are_endless, found) = (&are_endless, &endless);
         let added = self
             .store
             .transact(|tx| async move {
@@ -340,6 +377,9 @@ impl Client {
                     let now_us = runtime.now_us();
                     added.push(unique::add(&tx, space, job, !once, now_us).await?);
                 }
+                link.set_op(Some(Op::of_add(jobs, &added, once)));
+                let endless = added.iter().zip(are_endless).filter(|(_, is_endless)| **is_endless);
+                lock(found).extend(endless.filter_map(|(added, _)| found_by(added)));
                 Ok::<_, Error>(added)
             })
             .await;
@@ -348,15 +388,28 @@ impl Client {
             Err(error) => error.to_string(),
         };
         self.note("was told", told);
+        self.endless.append(&mut lock(&endless));
         let Ok(added) = added else { return };
-        let after = self.setting.checker.known(|known| known.accepted(&keys));
         for (n, added) in added.into_iter().enumerate() {
-            let is_true = match added {
-                // Another job has its key.
-                Outcome::Found(_) => true,
-                Outcome::Added(jobs::Added::AlreadyThere) => true,
-                _ => after[n] > before[n],
+            let changed = match &added {
+                Outcome::Found(found) => {
+                    self.setting.core.count(|stats| stats.found += 1);
+                    let checked = self
+                        .setting
+                        .checker
+                        .known(|known| known.unique.check_found(&jobs[n], found, begun_us, clock_us));
+                    if let Err((invariant, story)) = checked {
+                        self.setting.core.violated(invariant, format!("{:?}: {story}", self.link.site));
+                    }
+                    found_by(&added)
+                }
+                Outcome::Added(jobs::Added::AlreadyThere) => None,
+                Outcome::Added(_) => Some(keys[n].clone()),
             };
+            let count = |adds: &BTreeMap<JobKey, u64>, key: &JobKey| adds.get(key).copied().unwrap_or(0);
+            let is_true = changed.is_none_or(|key| {
+                self.setting.checker.known(|known| count(&known.adds, &key) > count(&before, &key))
+            });
             if !is_true {
                 let story = format!("{:?} was told of {:?}: {added:?}", self.link.site, keys[n]);
                 self.setting.core.violated("acknowledged changes are in the store", story);

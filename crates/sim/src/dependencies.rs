@@ -130,9 +130,8 @@ impl Dependencies {
         }
         let mut asked = BTreeSet::new();
         for (n, key) in commit.op.iter().flat_map(|op| op.jobs.iter().enumerate()) {
-            let (Some(old), Some(op)) = (commit.jobs.get(key), commit.op) else { continue };
+            let Some(op) = commit.op.filter(|_| commit.jobs.contains_key(key)) else { continue };
             match op.kind {
-                OpKind::Add if op.once && old.as_ref().is_some_and(|old| old.then() != Then::Remove) => {}
                 OpKind::Add => {
                     let waits = self.declared(commit, key, &op.new[n])?;
                     self.refused.remove(key);

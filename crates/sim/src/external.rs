@@ -28,12 +28,13 @@ use turnwise_store::Runtime;
 use turnwise_worker::{Accepted, External, ExternalEnd, Wanted};
 
 use crate::core::lock;
+use crate::inputs::{self, Given};
 use crate::ledger::Did;
 use crate::link::{Link, SimRuntime};
 use crate::locking::{self, Asks};
 use crate::node::{Server, Setting};
 use crate::plan::EXTERNAL;
-use crate::script::{SNOOZE, Said, SimHandler};
+use crate::script::{self, SNOOZE, Said, SimHandler};
 use crate::trace::Site;
 
 /// Jobs that an external worker runs at the same time.
@@ -110,7 +111,7 @@ impl Actor {
         let me = Arc::new(Me {
             setting: setting.clone(),
             runtime: SimRuntime(link.clone()),
-            handler: SimHandler { link: link.clone(), checker: setting.checker.clone() },
+            handler: SimHandler { link: link.clone(), checker: setting.checker.clone(), store: None },
             link: link.clone(),
             overdue: if self.number.is_multiple_of(2) { LONG_OVERDUE } else { OVERDUE },
         });
@@ -151,6 +152,16 @@ impl Me {
         F: FnOnce(External, CancellationToken) -> Fut,
         Fut: Future<Output = Result<T>> + Send + 'static,
     {
+        self.call_server(wait, |server, leave| request(server.external, leave)).await
+    }
+
+    /// The same to a server, of which it needs more than the operations for workers.
+    async fn call_server<T, F, Fut>(&self, wait: Duration, request: F) -> Reply<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Server, CancellationToken) -> Fut,
+        Fut: Future<Output = Result<T>> + Send + 'static,
+    {
         let link = &self.link;
         link.gate().await;
         // While no faults occur, the load balancer knows which nodes respond.
@@ -167,7 +178,7 @@ impl Me {
         link.travel().await;
         let leave = CancellationToken::new();
         let (tell, told) = oneshot::channel();
-        let working = request(server.external, leave.clone());
+        let working = request(server, leave.clone());
         tokio::spawn(async move {
             let _ = tell.send(working.await);
         });
@@ -403,7 +414,9 @@ impl Me {
     async fn end(&self, worker: &str, id: &str, claim: u64, did: &Did) -> Reply<()> {
         let (worker, id) = (worker.to_owned(), id.to_owned());
         let end = match did {
-            Did::Completed => ExternalEnd::completed(json(claim.to_string())),
+            Did::Completed => {
+                ExternalEnd::completed(json(script::result(&Claim { worker: worker.clone(), number: claim })))
+            }
             Did::Failed => ExternalEnd::Failed(classed(format!("failure {claim}"))),
             Did::Crashed => ExternalEnd::crashed(classed(format!("crash {claim}"))),
             Did::Snoozed => {
@@ -501,6 +514,16 @@ impl Asks for AsksThere<'_> {
             async move { external.unlock(RunKey::new(EXTERNAL, &id, &Claim { worker, number }), &[spot]).await }
         };
         self.call(Duration::ZERO, give_back).await.err().unwrap_or(locking::Reply::Done)
+    }
+
+    async fn inputs(&self) -> Option<Given> {
+        let (id, claim) = (self.id.to_owned(), Claim { worker: self.worker.to_owned(), number: self.claim });
+        let read =
+            |server: Server, _| async move { inputs::read(&server.store, EXTERNAL, &id, &claim).await };
+        match self.me.call_server(Duration::ZERO, read).await {
+            Reply::Done(given) => Some(given),
+            Reply::Halt | Reply::Lost => None,
+        }
     }
 }
 

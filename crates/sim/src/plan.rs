@@ -287,7 +287,12 @@ impl Plan {
             },
             by: By::Key(format!("k{}", rng.below(4))),
             within: *rng.choose(&[Within::Type, Within::Tenant]),
-            on_conflict: OnConflict::Keep,
+            on_conflict: *rng.choose(&[
+                OnConflict::Keep,
+                OnConflict::Replace,
+                OnConflict::After,
+                OnConflict::Reject,
+            ]),
         })
     }
 

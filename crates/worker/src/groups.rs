@@ -4,8 +4,8 @@
 //! marks are others than at its last look. A look costs two reads, however many jobs the group has. No server leads: two that end the same group conflict, and the
 //! second one finds that it has ended. A server that starts looks at all groups that have not ended.
 //!
-//! *Pauses.* While jobs of groups end all the time, a server looks at most every [`PAUSE`], and spends at most a tenth of its time on it.
-//! So a group ends at most about as long after its last job.
+//! *Pauses.* While jobs of groups end all the time, a server looks at most every [`PAUSE`], and spends at most a tenth of its time on it, unless a look is
+//! very long. So a group ends at most about as long after its last job, and at most [`LONGEST_PAUSE`] after an outage of the store.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -21,6 +21,8 @@ use crate::service::{keep_up, until_stopped};
 
 /// The shortest pause between two looks.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The longest one. A look that waited for the store took as long as that was away.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The pause is at least so many times as long as the look before it.
 const PAUSES: u32 = 9;
 /// The maximum number of marks that one read returns.
@@ -61,7 +63,7 @@ impl Groups {
         let next_us = self.prune(runtime.now_us()).await?;
         let changed = self.store.watch(wake.clone(), stamp).await?;
         let took_us = u64::try_from(runtime.elapsed_us().saturating_sub(begun_us)).unwrap_or(0);
-        let pause = PAUSE.max(Duration::from_micros(took_us) * PAUSES);
+        let pause = (Duration::from_micros(took_us) * PAUSES).clamp(PAUSE, LONGEST_PAUSE);
         Ok(Box::pin(async move {
             let due = async {
                 match next_us {

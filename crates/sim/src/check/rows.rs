@@ -106,6 +106,14 @@ impl TouchedRows {
                     None => drop(output.remove(&(kind, n))),
                 }
             }
+            Row::Follower(job, follower) => {
+                // The row of a follower may change without the record.
+                let followers = &mut jobs.entry(job).or_default().followers;
+                match &change.new {
+                    Some(_) => followers.insert(follower),
+                    None => followers.remove(&follower),
+                };
+            }
             Row::Index(job, place) => {
                 if let (model::IndexRow::Active(worker), Some(old), Some(new)) =
                     (&place, &change.old, &change.new)

@@ -90,6 +90,9 @@ impl Checker {
                 let old_enough = told_us.saturating_sub(old.changed_us) >= retention_us;
                 let is_over = old.due_us.is_some_and(|due_us| told_us >= due_us);
                 let pruned = commit.writer.op.is_none() && (old_enough || is_over);
+                if let Some(inputs) = known.inputs.as_ref().filter(|_| pruned) {
+                    inputs.check_pruned(key, &known.jobs)?;
+                }
                 ensure(pruned || asked, LOST, story)
             }
             _ => ensure(asked, LOST, story),
@@ -107,10 +110,20 @@ impl Checker {
         if old.priority != new.priority && !change.by(&[OpKind::Add]) {
             return Err(("a job keeps its priority", story()));
         }
-        // The first job that depends on it sets a mark in its record.
-        if is_awaited_now(old, new) {
+        if let Some(stated) = commit.replaces(key) {
+            return UniqueKeys::check_replaced(key, old, new, stated, commit.clock_us());
+        }
+        // The first job that depends on it, or gets its result, sets a mark in its record.
+        if is_marked_now(old, new) {
             let adds = commit.writer.op.as_ref().is_some_and(|op| op.kind == OpKind::Add);
             return ensure(adds, ALLOWED, story);
+        }
+        // A record that a follower needs stays for longer than it states.
+        if old.state().is_final() && old.due_us != new.due_us && !change.is_by_client() {
+            let followed = known.inputs.as_ref().is_some_and(|inputs| inputs.has_followers(key));
+            let is_over = old.due_us.is_some_and(|due_us| commit.clock_us() >= due_us);
+            let stays = differs_only(old, new, |was| was.due_us = new.due_us);
+            return ensure(followed && is_over && stays, ALLOWED, story);
         }
         // Another node may clear the row that this one has cleared.
         let expired = new.history.first().is_some_and(|event| event.kind == EventKind::Expired);
@@ -416,12 +429,15 @@ fn is_moved(old: &Job, new: &Job) -> bool {
         != (new.state(), new.changed_us, &new.paused(), &new.limited())
 }
 
-/// Whether the only change is that a first job now depends on this one.
-fn is_awaited_now(old: &Job, new: &Job) -> bool {
-    if old.awaited.is_some() || new.awaited.is_none() {
-        return false;
-    }
-    differs_only(old, new, |was| was.awaited = new.awaited)
+/// Whether the only change is that a first job now depends on this one, or follows it.
+fn is_marked_now(old: &Job, new: &Job) -> bool {
+    let is_awaited = old.awaited.is_none() && new.awaited.is_some();
+    let is_followed = !old.followed && new.followed;
+    (is_awaited || is_followed)
+        && differs_only(old, new, |was| {
+            was.awaited = if is_awaited { new.awaited } else { was.awaited };
+            was.followed |= is_followed;
+        })
 }
 
 /// Whether the change from `old` to `new` is exactly what `change` does.
