@@ -53,9 +53,10 @@ fn words(options: &str) -> &str {
 #[derive(Debug, Clone)]
 struct Period {
     job: JobKey,
+    hash: String,
     /// Its end, by the store's clock.
     until_us: i64,
-    /// When the key was given to another job, or its job removed by a client, in µs since the world began.
+    /// When its row was cleared after its end, the key was given to another job, or a client removed the job, in µs since the world began.
     over_us: i64,
 }
 
@@ -113,6 +114,14 @@ fn check_again(change: &Change<'_>) -> Result<(), Broken> {
 }
 
 impl UniqueKeys {
+    /// Notes that a row of a key with this end is cleared. A clock that is ahead may end a period early.
+    pub(crate) fn cleared(&mut self, hash: &str, until_us: i64, clock_us: i64, now_us: i64) {
+        let is_it = |period: &&mut Period| period.hash == hash && period.until_us == until_us;
+        for period in self.periods.values_mut().flatten().filter(is_it).filter(|_| until_us <= clock_us) {
+            period.over_us = period.over_us.min(now_us);
+        }
+    }
+
     /// Notes what a commit does to a job. [`check`](Self::check) must follow when all of its jobs are noted.
     pub(crate) fn note(&mut self, change: &Change<'_>) {
         let Change { key, old, new, stated, is_removed, now_us, .. } = *change;
@@ -164,7 +173,8 @@ impl UniqueKeys {
             ensure(is_free && is_alone, ONE, story)?;
             periods.iter_mut().for_each(|period| period.over_us = period.over_us.min(now_us));
             if let Some(until_us) = takes.until_us {
-                periods.push(Period { job: key.clone(), until_us, over_us: i64::MAX });
+                let hash = takes.hash.clone();
+                periods.push(Period { job: key.clone(), hash, until_us, over_us: i64::MAX });
             }
         } else if job.unique.as_ref().is_some_and(|unique| unique.mode == Mode::WhileWaiting)
             && old.is_some_and(|old| old.state().is_claimed())

@@ -47,6 +47,11 @@ impl TouchedRows {
             let change = schedules::Change::read(name, change.old.as_ref(), change.new.as_ref());
             self.schedules.push(change.map_err(unreadable)?);
         }
+        if let (Row::Unique(hash), Some(old), None) = (&row, &change.old, &change.new)
+            && let Some(until_us) = check::unique_end(old)
+        {
+            known.unique.cleared(hash, until_us, commit.clock_us(), commit.now_us);
+        }
         known.groups.observe(&row, change, commit.now_us);
         if let Row::Group(tenant, name) = &row {
             let change = groups::Change::read((tenant.clone(), name.clone()), change);
