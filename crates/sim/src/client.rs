@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use turnwise_queue::edit::{self, Edit};
 use turnwise_queue::unique::{self, Did, OnConflict, Outcome};
 use turnwise_queue::{
-    Error, JobSpec, Keyspace, Member, NewJob, State, clock, filters, groups, jobs, schedules,
+    Error, Holder, JobSpec, Keyspace, Member, NewJob, State, clock, filters, groups, jobs, schedules,
 };
 use turnwise_store::{Runtime, Store};
 use turnwise_worker::{Tunables, keep_clock};
 
+use crate::check::CheckerState;
 use crate::core::lock;
 use crate::engine::SimEngine;
 use crate::filters::Filters;
@@ -154,6 +156,15 @@ impl Client {
                 self.change_filters().await;
                 continue;
             }
+            if plan.edits && !self.jobs.is_empty() && self.rng.chance(150) {
+                let key = self.rng.choose(&self.jobs.keys().cloned().collect::<Vec<_>>()).clone();
+                match self.rng.below(4) {
+                    0 => self.release(&key).await,
+                    1 => self.hold(&key).await,
+                    _ => self.edit(&key).await,
+                }
+                continue;
+            }
             let old: Vec<JobKey> = self.jobs.keys().cloned().collect();
             if old.is_empty() || self.rng.chance(500) {
                 let count = if self.rng.chance(200) { self.rng.between(2, 6) } else { 1 };
@@ -235,13 +246,19 @@ impl Client {
         }
     }
 
-    /// Cancels each endless job, once; one of the clients removes all filters. Returns whether there was anything to do.
+    /// Cancels each endless job, once, and releases what it holds; one of the clients removes all filters. Returns whether there was anything to do.
     pub async fn clean_up(&mut self) -> bool {
         let mut endless = false;
         if self.number == 0 {
             let names = self.setting.checker.known(|known| known.filters.as_ref().map(Filters::names));
             for name in names.into_iter().flatten() {
                 self.remove_filter(&name).await;
+                endless = true;
+            }
+        }
+        for key in self.jobs.keys().cloned().collect::<Vec<_>>() {
+            if self.is_held(&key) {
+                self.release(&key).await;
                 endless = true;
             }
         }
@@ -438,6 +455,83 @@ impl Client {
         }
     }
 
+    /// Whether a job is held, as the store has it.
+    fn is_held(&self, key: &JobKey) -> bool {
+        let held = |known: &mut CheckerState| known.jobs.get(key)?.record.as_ref()?.held_by();
+        self.setting.checker.known(held).is_some()
+    }
+
+    /// Gives a job other options, other locks and perhaps another start time.
+    async fn edit(&mut self, key: &JobKey) {
+        let script = Some(self.script()).filter(|script| !script.is_continuous());
+        let script = script.unwrap_or_else(|| self.locking(Script::long(0)));
+        self.note("edits", format!("{} [{script}]", key.1));
+        *self.jobs.entry(key.clone()).or_default() |= script.is_endless();
+        let start_us =
+            self.rng.chance(300).then(|| self.runtime.now_us() + self.rng.ms(0, 20_000).as_micros() as i64);
+        let new = NewJob::new(&key.0, &key.1, script.options(&self.rng));
+        let new = &NewJob { not_before_us: start_us, ..new };
+        self.link.set_op(Some(Op::of_edit(key, new.clone())));
+        let before = self.setting.checker.known(|known| known.adds.get(key).copied());
+        let (runtime, space, locks) = (&self.runtime, &self.keys, &script.locks);
+        let edited = self
+            .store
+            .transact(|tx| async move {
+                let mut job = jobs::get(&tx, space, &key.0, &key.1).await?.ok_or(Error::NotFound)?;
+                let edit = Edit {
+                    spec: JobSpec { locks: locks.clone(), ..job.spec.clone() },
+                    options: Some(new.options.clone()),
+                    priority: None,
+                    start_us,
+                    note: "options".to_owned(),
+                };
+                edit::edit(&tx, space, &mut job, edit, runtime.now_us()).await
+            })
+            .await;
+        self.note("was told", format!("{edited:?}"));
+        let after = self.setting.checker.known(|known| known.adds.get(key).copied());
+        if matches!(edited, Ok(Ok(()))) && after == before {
+            let story = format!("{:?} was told that {key:?} is edited", self.link.site);
+            self.setting.core.violated("acknowledged changes are in the store", story);
+        }
+    }
+
+    async fn hold(&mut self, key: &JobKey) {
+        self.note("holds", key.1.clone());
+        self.link.set_op(Some(Op::of(OpKind::Hold, key)));
+        let (runtime, space) = (&self.runtime, &self.keys);
+        let held = self
+            .store
+            .transact(|tx| async move {
+                let mut job = jobs::get(&tx, space, &key.0, &key.1).await?.ok_or(Error::NotFound)?;
+                edit::hold(&tx, space, &mut job, Holder::Client, None, runtime.now_us()).await
+            })
+            .await;
+        self.note("was told", format!("{held:?}"));
+        let record = self.setting.checker.known(|known| known.jobs.get(key)?.record.clone());
+        // It may have expired, and be gone by now.
+        if matches!(held, Ok(Ok(())))
+            && record.is_some_and(|job| !job.state().is_final() && job.held_by().is_none())
+        {
+            let story = format!("{:?} was told that {key:?} is held", self.link.site);
+            self.setting.core.violated("acknowledged changes are in the store", story);
+        }
+    }
+
+    async fn release(&mut self, key: &JobKey) {
+        self.note("releases", key.1.clone());
+        self.link.set_op(Some(Op::of(OpKind::Release, key)));
+        let (runtime, space) = (&self.runtime, &self.keys);
+        let released = self
+            .store
+            .transact(|tx| async move {
+                let mut job = jobs::get(&tx, space, &key.0, &key.1).await?.ok_or(Error::NotFound)?;
+                edit::release(&tx, space, &mut job, Holder::Client, None, runtime.now_us()).await
+            })
+            .await;
+        self.note("was told", format!("{released:?}"));
+    }
+
     async fn restart(&mut self, key: &JobKey) {
         self.note("restarts", key.1.clone());
         self.link.set_op(Some(Op::of(OpKind::Restart, key)));
@@ -453,7 +547,14 @@ impl Client {
         let (runtime, space) = (&self.runtime, &self.keys);
         let done = self
             .store
-            .transact(|tx| async move { jobs::retry(&tx, space, &key.0, &key.1, runtime.now_us()).await })
+            .transact(|tx| async move {
+                let job = jobs::get(&tx, space, &key.0, &key.1).await?.ok_or(Error::NotFound)?;
+                // The server refuses this.
+                if job.held_by().is_some() {
+                    return Ok(jobs::Retried::Not(job.state()));
+                }
+                jobs::retry(&tx, space, &key.0, &key.1, runtime.now_us()).await
+            })
             .await;
         let told = done.map_or_else(|error| error.to_string(), |told| format!("{told:?}"));
         self.note("was told", told);

@@ -144,7 +144,14 @@ impl Dependencies {
                 }
                 // The restart also removes the refused dependencies.
                 OpKind::Restart if self.refused.remove(key) => drop(self.waits.remove(key)),
-                OpKind::Restart | OpKind::SetClass | OpKind::Filter | OpKind::Schedule | OpKind::Group => {}
+                OpKind::Restart
+                | OpKind::SetClass
+                | OpKind::Edit
+                | OpKind::Hold
+                | OpKind::Release
+                | OpKind::Filter
+                | OpKind::Schedule
+                | OpKind::Group => {}
             }
         }
         for key in &asked {

@@ -24,7 +24,7 @@ pub struct Op {
     pub jobs: Arc<[JobKey]>,
     /// The jobs to add, for `OpKind::Add`.
     pub new: Arc<[NewJob]>,
-    /// Jobs that have the unique keys of others, and are replaced by these.
+    /// Jobs that have the unique keys of others, and are replaced by these; or, for `OpKind::Edit`, the job and what it gets.
     pub replaced: Arc<[(JobKey, NewJob)]>,
     /// Whether jobs are added only if they do not exist.
     pub once: bool,
@@ -91,7 +91,12 @@ impl Op {
         }
     }
 
-    /// What the job gets of an addition that replaces it, if this one does.
+    /// An edit of a job, which gets the options, the summary, the locks and the start time of this one.
+    pub fn of_edit(job: &JobKey, new: NewJob) -> Op {
+        Op { replaced: Arc::new([(job.clone(), new)]), ..Op::of(OpKind::Edit, job) }
+    }
+
+    /// What the job gets of an edit, or of an addition that replaces it, if this is one.
     pub fn replaces(&self, job: &JobKey) -> Option<&NewJob> {
         self.replaced.iter().find(|(key, _)| key == job).map(|(_, new)| new)
     }
@@ -114,6 +119,12 @@ pub enum OpKind {
     Filter,
     /// `jobs::remove`.
     Remove,
+    /// `edit::edit`.
+    Edit,
+    /// `edit::hold`.
+    Hold,
+    /// `edit::release`.
+    Release,
     /// `schedules::put` and `schedules::remove`.
     Schedule,
     /// `groups::create` and `groups::close`.

@@ -93,6 +93,8 @@ pub struct Plan {
     pub timeouts: bool,
     /// Whether some jobs have unique keys.
     pub unique: bool,
+    /// Whether clients edit and hold jobs that wait.
+    pub edits: bool,
     /// Whether continuous jobs take all slots at the end, before the check of turns.
     pub fills: bool,
     /// The workers' settings.
@@ -230,6 +232,7 @@ impl Plan {
             schedules: seed >= SCHEDULES_FROM,
             timeouts: seed % 3 == 1,
             unique: seed % 4 == 3,
+            edits: seed.is_multiple_of(3),
             fills: seed % 3 == 2,
             options,
         }

@@ -213,25 +213,25 @@ impl UniqueKeys {
         ensure(had, BLOCKS, || format!("{} is told of {found:?}, by {name:?} at {clock_us}", new.id))
     }
 
-    /// Checks a job that an addition replaces.
+    /// Checks a job that a client edits, or that an addition replaces.
     pub(crate) fn check_replaced(
         key: &JobKey,
-        old: &Job,
-        new: &Job,
+        (old, new): (&Job, &Job),
         stated: &NewJob,
+        is_edit: bool,
         clock_us: i64,
     ) -> Result<(), Broken> {
-        const STAYS: &str = "a job that is replaced keeps all but what it is given";
+        const STAYS: &str = "a job that is edited keeps all but what it is given";
         let story = || {
             let words = (in_words(Some(old)), in_words(Some(new)));
             format!("{key:?} gets {:?}\n  was {}\n  is  {}", stated.not_before_us, words.0, words.1)
         };
         let replaces = stated.unique.as_ref().is_some_and(|unique| unique.on_conflict == OnConflict::Replace);
         let same_key = key_of(&stated.job_type, &stated.spec) == key_of(&key.0, &old.spec);
-        ensure(replaces && same_key, "a job is replaced only by one with its unique key", story)?;
+        ensure(is_edit || replaces && same_key, "a job is replaced only by one with its unique key", story)?;
         ensure(
             !old.state().is_claimed() && !old.state().is_final(),
-            "only jobs that wait are replaced",
+            "only jobs that wait are edited",
             story,
         )?;
         let kept = |job: &Job| {

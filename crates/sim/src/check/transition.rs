@@ -111,7 +111,11 @@ impl Checker {
             return Err(("a job keeps its priority", story()));
         }
         if let Some(stated) = commit.replaces(key) {
-            return UniqueKeys::check_replaced(key, old, new, stated, commit.clock_us());
+            let is_edit = change.by(&[OpKind::Edit]);
+            return UniqueKeys::check_replaced(key, (old, new), stated, is_edit, commit.clock_us());
+        }
+        if change.by(&[OpKind::Hold, OpKind::Release]) {
+            return check_held(change);
         }
         // The first job that depends on it, or gets its result, sets a mark in its record.
         if is_marked_now(old, new) {
@@ -137,6 +141,9 @@ impl Checker {
                 story,
             );
         }
+        let is_asked = change.by(&[OpKind::Cancel]) || waits_anew(change);
+        let stays = old.held_by().is_none() || new.held_by() == old.held_by();
+        ensure(stays || is_asked, "a held job stays where it is", story)?;
         let starts = !old.state().is_claimed() && new.state().is_claimed();
         let in_time =
             !starts || old.due_us.is_none_or(|due_us| new.started_us.is_some_and(|at_us| at_us < due_us));
@@ -397,6 +404,27 @@ impl Checker {
         let tries_left = !old.terms().is_last(new.attempts);
         ensure(new.state() != State::Crashing || tries_left, "a job has no more attempts than allowed", story)
     }
+}
+
+/// Whether a client adds a job again with dependencies.
+fn waits_anew(change: &Change<'_>) -> bool {
+    change.by(&[OpKind::Add]) && change.commit.states(change.key).is_some_and(|new| !new.after.is_empty())
+}
+
+/// A client holds a job that waits, or releases it: then it is back in its place.
+fn check_held(change: &Change<'_>) -> Result<(), Broken> {
+    let Change { commit, old, new, .. } = *change;
+    let stays = (old.order_us(), old.priority, old.attempts) == (new.order_us(), new.priority, new.attempts);
+    let waits = !old.state().is_claimed() && !old.state().is_final() && old.unmet() == 0;
+    let is_right = match new.held_by() {
+        Some(_) => change.by(&[OpKind::Hold]) && old.held_by().is_none(),
+        // Its time has come for the writer, or soon after that.
+        None => {
+            let in_time = new.state() == State::Delayed || commit.clock_us() >= new.order_us();
+            change.by(&[OpKind::Release]) && old.held_by().is_some() && in_time && !is_kept(new)
+        }
+    };
+    ensure(stays && waits && is_right, "a job is held, and released to its place", || change.story())
 }
 
 /// A job keeps its claim while its run goes on, and only clients change what follows the run.
