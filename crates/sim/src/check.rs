@@ -19,6 +19,7 @@ use bytes::Bytes;
 use turnwise_policy::backoff::OnLost;
 use turnwise_queue::check;
 use turnwise_queue::deadlines::Timeouts;
+use turnwise_queue::tasks::KnownTasks;
 use turnwise_queue::{Claim, Event, EventKind, Job, Keyspace, NewJob, State, Then, workers};
 
 use crate::broken::{Broken, ensure, in_words, is_kept, none};
@@ -77,6 +78,8 @@ pub struct CheckerState {
     pub beats: BTreeMap<ClaimKey, i64>,
     /// Claims whose ends are recorded.
     pub recorded: BTreeSet<ClaimKey>,
+    /// The task of the job of each claim of a worker that knows some tasks only.
+    pub tasks: BTreeMap<ClaimKey, String>,
     /// Every claim ever given, with its job and its time.
     pub claims: BTreeMap<ClaimKey, (JobKey, i64)>,
     /// How many jobs each worker holds.
@@ -105,7 +108,7 @@ pub struct CheckerState {
     pub clocks: Clocks,
     /// The counts of jobs, compared with the jobs.
     pub counts: check::CountTally,
-    /// Which jobs may start, in worlds with filters, concurrency limits and dependencies.
+    /// Which jobs may start, in worlds with filters, concurrency limits and dependencies, or with tasks.
     pub filters: Option<Filters>,
     /// The results of jobs, and who gets them, in the same worlds.
     pub inputs: Option<Inputs>,
@@ -153,6 +156,35 @@ impl CheckerState {
             self.homes.remove(&id);
             self.orphans.insert(id, commit.now_us);
         }
+    }
+
+    /// The tasks that a worker knows; `None` for all.
+    pub fn known_tasks(&self, worker: &JobKey) -> Option<KnownTasks> {
+        let row = self.workers.get(worker)?.get(&WorkerRow::Member)?;
+        model::worker(worker, row).ok()?.tasks
+    }
+
+    /// Checks that a worker takes the task of a job that it claims, and notes the task.
+    fn check_task(&mut self, holder: &JobKey, number: u64, new: &Job) -> Result<(), Broken> {
+        let Some(tasks) = self.known_tasks(holder) else { return Ok(()) };
+        let story = || format!("{holder:?} of {tasks:?}, {:?}: {}", new.task, in_words(Some(new)));
+        let most = new.task.as_ref().and_then(|task| Some((task.clone(), *tasks.get(task)?)));
+        let (task, most) = most.ok_or_else(|| ("a worker gets jobs of the tasks that it knows", story()))?;
+        let holds = |number: &u64| {
+            let job = self.claims.get(&(holder.1.clone(), *number)).map(|(job, _)| job);
+            let record = job.and_then(|job| self.jobs.get(job)?.record.as_ref());
+            let claim = record.and_then(|job| job.claim());
+            claim.is_some_and(|claim| (claim.worker == holder.1) && claim.number == *number)
+        };
+        let all = self.tasks.range((holder.1.clone(), 0)..=(holder.1.clone(), u64::MAX));
+        let others = all.filter(|((_, other), of)| **of == task && *other != number && holds(other)).count();
+        ensure(
+            most == 0 || others < most as usize,
+            "a worker runs no more jobs of a task than it states",
+            || format!("{others} of {most}: {}", story()),
+        )?;
+        self.tasks.insert((holder.1.clone(), number), task);
+        Ok(())
     }
 
     fn holder(&self, job: &Job) -> Option<JobKey> {
@@ -205,7 +237,7 @@ impl Checker {
     /// A checker of an empty store.
     pub fn new(core: &Arc<Core>, plan: &Plan) -> Arc<Self> {
         let locks = plan.locks.as_ref().map(|locks| Locks::new(locks.rules.levels.clone()));
-        let filters = plan.eligibility.as_ref().map(|_| Filters::default());
+        let filters = (plan.eligibility.is_some() || plan.tasks).then(Filters::default);
         let inputs = plan.eligibility.as_ref().map(|_| Inputs::default());
         Arc::new(Checker {
             core: core.clone(),

@@ -314,7 +314,9 @@ impl Client {
             let endless = self.jobs.entry(key.clone()).or_default();
             *endless |= script.is_endless();
         }
-        let are_endless: Vec<bool> = new.iter().map(|(_, script)| script.is_endless()).collect();
+        // With a long delay, the world may end before a job that gets it.
+        let is_late = self.setting.plan.jumps && not_before_us.is_some();
+        let are_endless: Vec<bool> = new.iter().map(|(_, script)| is_late || script.is_endless()).collect();
         let keys: Arc<[JobKey]> = new.iter().map(|(key, _)| key.clone()).collect();
         let mut tenants: BTreeMap<JobKey, String> = match &self.setting.plan.eligibility {
             Some(_) => self.setting.checker.known(|known| {
@@ -361,6 +363,7 @@ impl Client {
                 let priority = plan.filter(|_| self.rng.chance(300)).map(|plan| plan.priority(&self.rng));
                 let spec = JobSpec {
                     tenant,
+                    task: self.setting.plan.task(&self.rng, &job_type),
                     timeouts,
                     max_attempts,
                     retry: crate::plan::Plan::retry(&self.rng),

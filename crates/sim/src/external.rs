@@ -23,9 +23,10 @@ use turnwise_queue::claims::{Answer, Report};
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::{Asked, Held, LockAt, Spot};
 use turnwise_queue::output::Level;
+use turnwise_queue::tasks::KnownTasks;
 use turnwise_queue::{Claim, Error, Job, LogLine, Result, RunError, RunKey};
 use turnwise_store::Runtime;
-use turnwise_worker::{Accepted, External, ExternalEnd, Wanted};
+use turnwise_worker::{Accepted, External, ExternalEnd, Registration, Wanted};
 
 use crate::core::lock;
 use crate::inputs::{self, Given};
@@ -110,6 +111,7 @@ impl Actor {
         let (stop, stopped) = oneshot::channel();
         let me = Arc::new(Me {
             setting: setting.clone(),
+            tasks: setting.plan.known_tasks(self.number),
             runtime: SimRuntime(link.clone()),
             handler: SimHandler { link: link.clone(), checker: setting.checker.clone(), store: None },
             link: link.clone(),
@@ -124,6 +126,8 @@ struct Me {
     setting: Arc<Setting>,
     link: Arc<Link>,
     runtime: SimRuntime,
+    /// The tasks that it knows; `None` for all.
+    tasks: Option<KnownTasks>,
     handler: SimHandler,
     /// How much longer than the timeout it keeps a run.
     overdue: Duration,
@@ -198,8 +202,10 @@ impl Me {
 
     async fn live(self: Arc<Self>, mut stopped: oneshot::Receiver<()>) {
         loop {
+            let (name, tasks) = (Some("external".to_owned()), self.tasks.clone());
+            let stated = Registration { name, slots: SLOTS, tasks, ..Registration::default() };
             let registered = self.call(Duration::ZERO, |external, _| async move {
-                external.register(EXTERNAL, Some("external"), SLOTS, None).await
+                external.register_for(EXTERNAL, stated).await
             });
             let Reply::Done(worker) = registered.await else {
                 if stopped.try_recv().is_ok() {

@@ -185,11 +185,15 @@ impl Filters {
             }
             (State::Delayed, None, Some(limit)) => {
                 count(&|stats| stats.held_back += 1);
+                // Some worker does not take its task.
+                let task = new.task.as_deref().unwrap_or_default();
+                let is_of_task = matches!(&limit.bucket, Bucket::Task(name) if name == task);
                 let buckets = self.buckets(new).unwrap_or_default();
                 let by_rate = |(filter, rate): (String, Rate)| {
                     limit.bucket == Bucket::Rate(filter) && limit.most == rate.at_most
                 };
-                buckets.get(&limit.bucket) == Some(&(limit.most as usize))
+                is_of_task
+                    || buckets.get(&limit.bucket) == Some(&(limit.most as usize))
                     || self.rate(new).is_some_and(by_rate)
             }
             (State::Cancelled, ..) => {

@@ -222,7 +222,10 @@ impl Inspection<'_> {
                     true => return false,
                     false => self.known.load.most_since(worker, self.now_us - time.as_micros() as i64),
                 };
+                // Only a worker that takes all jobs takes each of them.
+                let takes_all = !self.setting.plan.tasks || self.known.known_tasks(worker).is_none();
                 worker.0 == *job_type
+                    && takes_all
                     && home.is_some_and(|home| self.well.contains_key(&home))
                     && most < slots(&worker.1)
             })

@@ -5,9 +5,11 @@
 //!
 //! `find` occurs exactly once in its file; a test compares the list with the sources.
 
+mod edits;
 mod inputs;
 mod unique;
 
+pub use edits::EDIT_MUTANTS;
 pub use inputs::INPUT_MUTANTS;
 pub use unique::UNIQUE_MUTANTS;
 

@@ -6,8 +6,8 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use crate::mutants::{
-    ELIGIBILITY_MUTANTS, INPUT_MUTANTS, LOCK_MUTANTS, MODE_MUTANTS, MUTANTS, Mutant, SCHEDULE_MUTANTS,
-    UNIQUE_MUTANTS, all,
+    EDIT_MUTANTS, ELIGIBILITY_MUTANTS, INPUT_MUTANTS, LOCK_MUTANTS, MODE_MUTANTS, MUTANTS, Mutant,
+    SCHEDULE_MUTANTS, UNIQUE_MUTANTS, all,
 };
 use crate::plan::{ELIGIBILITY_FROM, LOCKS_FROM, MODES_FROM, SCHEDULES_FROM};
 
@@ -104,7 +104,7 @@ impl Workshop {
     fn run(&self, names: &[String]) -> io::Result<bool> {
         let mut all_caught = true;
         for (lists, from) in [
-            (&[MUTANTS, UNIQUE_MUTANTS][..], 0),
+            (&[MUTANTS, UNIQUE_MUTANTS, EDIT_MUTANTS][..], 0),
             (&[LOCK_MUTANTS], LOCKS_FROM),
             (&[ELIGIBILITY_MUTANTS, INPUT_MUTANTS], ELIGIBILITY_FROM),
             (&[MODE_MUTANTS], MODES_FROM),

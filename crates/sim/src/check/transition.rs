@@ -272,6 +272,7 @@ impl Checker {
         ensure(at_home, "workers claim for themselves", story)?;
         ensure(!new.cancel_requested(), "a cancelled job never starts again", story)?;
         let job = (new.job_type.clone(), new.id.clone());
+        known.check_task(&holder, number, new)?;
         known.moved_us.insert(new.job_type.clone(), commit.now_us);
         known.load.add(&holder, commit.now_us);
         known.tenants.claimed(&worker, number, &new.job_type, &new.tenant, commit.now_us);
