@@ -35,7 +35,7 @@ use crate::link::{Link, SimRuntime};
 use crate::locking::{self, Asks};
 use crate::node::{Server, Setting};
 use crate::plan::EXTERNAL;
-use crate::script::{self, SNOOZE, Said, SimHandler};
+use crate::script::{SNOOZE, Said, SimHandler};
 use crate::trace::Site;
 
 /// Jobs that an external worker runs at the same time.
@@ -420,9 +420,10 @@ impl Me {
     async fn end(&self, worker: &str, id: &str, claim: u64, did: &Did) -> Reply<()> {
         let (worker, id) = (worker.to_owned(), id.to_owned());
         let end = match did {
-            Did::Completed => {
-                ExternalEnd::completed(json(script::result(&Claim { worker: worker.clone(), number: claim })))
-            }
+            Did::Completed => ExternalEnd::completed(json(inputs::result_of(&Claim {
+                worker: worker.clone(),
+                number: claim,
+            }))),
             Did::Failed => ExternalEnd::Failed(classed(format!("failure {claim}"))),
             Did::Crashed => ExternalEnd::crashed(classed(format!("crash {claim}"))),
             Did::Snoozed => {

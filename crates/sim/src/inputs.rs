@@ -13,7 +13,15 @@ use turnwise_store::Store;
 use crate::broken::{Broken, ensure, in_words};
 use crate::ledger::JobKey;
 use crate::model::JobRows;
-use crate::script;
+
+/// How much some results have more than a record keeps, so that they have rows of their own.
+const LARGE: usize = 13_000;
+
+/// The result of the run under a claim, as JSON.
+pub fn result_of(claim: &Claim) -> String {
+    let padding = if claim.number.is_multiple_of(4) { LARGE } else { 0 };
+    format!("\"{}/{}{}\"", claim.worker, claim.number, " ".repeat(padding))
+}
 
 /// What a run reads.
 pub struct Given {
@@ -71,7 +79,7 @@ impl Inputs {
         let log = self.sources.entry(key.clone()).or_default();
         let last = log.last().and_then(|(_, source)| source.clone());
         let result = || match old.and_then(|old| old.claim()) {
-            Some(claim) => Some(script::result(claim)),
+            Some(claim) => Some(result_of(claim)),
             None => last.clone().and_then(|(_, result)| result),
         };
         let source = new.map(|new| {

@@ -24,7 +24,7 @@ use crate::check::Checker;
 use crate::core::{Core, lock};
 use crate::engine::{SimEngine, Writer};
 use crate::link::{Link, SimRuntime};
-use crate::plan::Plan;
+use crate::plan::{Plan, QUIET_PERIOD};
 use crate::script::SimHandler;
 use crate::store::SimStore;
 use crate::trace::Site;
@@ -80,8 +80,6 @@ pub struct Server {
 
 /// The largest number of nodes with which nodes subscribe to changes of the membership.
 const MAX_LISTENERS: u32 = 20;
-/// How long a membership must not have changed to be stable.
-pub const QUIET_PERIOD: Duration = Duration::from_secs(2);
 /// The time between two removals of jobs that ended long ago.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(10);
 /// The pause of a process after it could not start a worker.

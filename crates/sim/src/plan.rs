@@ -18,7 +18,6 @@ use turnwise_worker::{FairRules, Options, RotationRules, Tunables};
 use crate::eligibility::EligibilityPlan;
 use crate::link::{Rates, SLOW_STORE_MS};
 use crate::locking::LockPlan;
-use crate::node::QUIET_PERIOD;
 use crate::rng::SeededRng;
 
 /// Worlds have jobs that lock from this seed on.
@@ -38,6 +37,9 @@ pub const EXTERNAL: &str = "x";
 
 /// The tasks of its jobs.
 const TASKS: [&str; 3] = ["a", "b", "c"];
+
+/// How long a membership must not have changed to be stable.
+pub const QUIET_PERIOD: Duration = Duration::from_secs(2);
 
 /// The longest time over which jobs that start together are spread.
 pub const STARTUP_JITTER: Duration = Duration::from_secs(3);

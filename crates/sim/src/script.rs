@@ -75,15 +75,6 @@ const ASKING_RUNS: usize = 3;
 /// The number of runs of an endless job. With so many, it is stopped and started again until its client cancels it.
 const ENDLESS_RUNS: usize = 40;
 
-/// How much some results have more than a record keeps, so that they have rows of their own.
-const LARGE: usize = 13_000;
-
-/// The result of the run under a claim, as JSON.
-pub fn result(claim: &Claim) -> String {
-    let padding = if claim.number.is_multiple_of(4) { LARGE } else { 0 };
-    format!("\"{}/{}{}\"", claim.worker, claim.number, " ".repeat(padding))
-}
-
 /// A message from a run.
 pub enum Said {
     /// Its progress.
@@ -376,7 +367,7 @@ impl JobHandler for SimHandler {
         let asks = AsksHere { job: &job, store: self.store.as_ref(), runtime: SimRuntime(self.link.clone()) };
         match self.play(&job.job, &job.options, &job.stop, &asks, say).await {
             Did::Completed => {
-                Outcome::Completed(RawValue::from_string(result(&claim)).expect("this is JSON"))
+                Outcome::Completed(RawValue::from_string(inputs::result_of(&claim)).expect("this is JSON"))
             }
             Did::Failed => Outcome::Failed(format!("failure {}", claim.number)),
             Did::Crashed => Outcome::Crashed(format!("crash {}", claim.number)),
