@@ -89,7 +89,7 @@ impl Inputs {
         if log.is_empty() || last != source {
             log.push((now_us, source));
         }
-        let Some(new) = new else { return drop(self.followers.remove(key)) };
+        let Some(new) = new else { return };
         for input in new.inputs.values().filter(|_| is_added) {
             let on = (input.job_type.clone(), input.id.clone());
             let there = known.get(&on).and_then(|rows| rows.record.as_ref());
@@ -99,8 +99,14 @@ impl Inputs {
         }
     }
 
-    /// Checks that no job that has not ended names a job that the retention removes.
-    pub(crate) fn check_pruned(&self, key: &JobKey, known: &BTreeMap<JobKey, JobRows>) -> Result<(), Broken> {
+    /// Checks a job that is removed: if the retention does it, no job that has not ended names it.
+    pub(crate) fn check_removed(
+        &mut self,
+        key: &JobKey,
+        is_pruned: bool,
+        known: &BTreeMap<JobKey, JobRows>,
+    ) -> Result<(), Broken> {
+        let followers = self.followers.remove(key).filter(|_| is_pruned).unwrap_or_default();
         let needs = |follower: &&JobKey| {
             let job = known.get(*follower).and_then(|rows| rows.record.as_ref());
             job.is_some_and(|job| {
@@ -109,7 +115,7 @@ impl Inputs {
                     && inputs.any(|input| (&input.job_type, &input.id) == (&key.0, &key.1))
             })
         };
-        let needed = self.followers.get(key).and_then(|followers| followers.iter().find(needs));
+        let needed = followers.iter().find(needs);
         ensure(needed.is_none(), "no result is gone while a job needs it", || {
             let job = needed.and_then(|job| known.get(job)?.record.as_ref());
             format!("{key:?} is removed, and an input of {needed:?}: {}", in_words(job))

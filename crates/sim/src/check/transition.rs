@@ -78,6 +78,9 @@ impl Checker {
         if !old.state().is_final() {
             self.count_end(known, key);
         }
+        if let Some(inputs) = &mut known.inputs {
+            inputs.check_removed(key, old.state().is_final() && !asked, &known.jobs)?;
+        }
         match old.state() {
             State::Running | State::Waiting => {
                 self.check_release(known, commit, old, None)?;
@@ -90,9 +93,6 @@ impl Checker {
                 let old_enough = told_us.saturating_sub(old.changed_us) >= retention_us;
                 let is_over = old.due_us.is_some_and(|due_us| told_us >= due_us);
                 let pruned = commit.writer.op.is_none() && (old_enough || is_over);
-                if let Some(inputs) = known.inputs.as_ref().filter(|_| pruned) {
-                    inputs.check_pruned(key, &known.jobs)?;
-                }
                 ensure(pruned || asked, LOST, story)
             }
             _ => ensure(asked, LOST, story),
