@@ -75,11 +75,12 @@ pub async fn edit(
     };
     let Ok(key) = key else { return Ok(Err(KEY_TAKEN)) };
     // The row of a pending job states its locks, and the job may no longer want those that it has reserved.
+    let wants_others = job.locks != spec.locks;
     let to = match edited_place(job, start_us, now_us) {
-        Place::Pending { order_us, .. } if job.locks != spec.locks => Place::pending(order_us),
+        Place::Pending { order_us, .. } if wants_others => Place::pending(order_us),
         to => to,
     };
-    let stays = job.is_pending() && to == job.place;
+    let stays = job.is_pending() && to == job.place && !wants_others;
     let is_moved = std::mem::discriminant(&job.place) != std::mem::discriminant(&to);
     if !stays {
         transition::leave(tx, keys, job)?;

@@ -123,6 +123,8 @@ async fn a_pending_job_keeps_its_place_unless_its_priority_or_its_time_changes()
     assert_eq!(options.get(), r#"{"to":"jan"}"#);
     world.edit("a", |edit| edit.spec.locks = Default::default()).await.unwrap().unwrap();
     assert!(world.get("a").await.reserved().is_none(), "it wants other locks");
+    // The row of one that has reserved nothing states its locks, too: they are compared after each transaction.
+    world.edit("b", |edit| edit.spec.locks = Default::default()).await.unwrap().unwrap();
     assert_eq!(world.queue().await, ["a", "b", "c"]);
     world.edit("c", |edit| edit.priority = Some(-1)).await.unwrap().unwrap();
     assert_eq!(world.queue().await, ["c", "a", "b"]);

@@ -19,7 +19,8 @@ use bytes::Bytes;
 use turnwise_policy::backoff::OnLost;
 use turnwise_queue::check;
 use turnwise_queue::deadlines::Timeouts;
-use turnwise_queue::{Claim, Event, EventKind, Job, Keyspace, State, Then, workers};
+use turnwise_queue::tasks::KnownTasks;
+use turnwise_queue::{Claim, Event, EventKind, Job, Keyspace, NewJob, State, Then, workers};
 
 use crate::broken::{Broken, ensure, in_words, is_kept, none};
 use crate::clocks::Clocks;
@@ -28,6 +29,7 @@ use crate::dependencies::{self, Dependencies};
 use crate::engine::Writer;
 use crate::filters::Filters;
 use crate::groups::{self, Groups};
+use crate::inputs::Inputs;
 use crate::ledger::{ClaimKey, Did, Executions, JobKey, OpKind};
 use crate::link::{Link, SLOW_STORE_MS};
 use crate::load::Loads;
@@ -39,6 +41,7 @@ use crate::schedules::{self, Schedules};
 use crate::show;
 use crate::tenants::{self, Tenants, is_sorted_anew};
 use crate::trace::Site;
+use crate::unique::{self, UniqueKeys};
 
 use self::rows::{Report, TouchedRows};
 
@@ -75,6 +78,8 @@ pub struct CheckerState {
     pub beats: BTreeMap<ClaimKey, i64>,
     /// Claims whose ends are recorded.
     pub recorded: BTreeSet<ClaimKey>,
+    /// The task of the job of each claim of a worker that knows some tasks only.
+    pub tasks: BTreeMap<ClaimKey, String>,
     /// Every claim ever given, with its job and its time.
     pub claims: BTreeMap<ClaimKey, (JobKey, i64)>,
     /// How many jobs each worker holds.
@@ -89,7 +94,7 @@ pub struct CheckerState {
     pub changed_us: BTreeMap<JobKey, i64>,
     /// Ends of each job.
     pub ends: BTreeMap<JobKey, u64>,
-    /// How often each job was added.
+    /// How often each job was added, or replaced.
     pub adds: BTreeMap<JobKey, u64>,
     /// Runs of each job.
     pub runs: BTreeMap<JobKey, usize>,
@@ -103,8 +108,12 @@ pub struct CheckerState {
     pub clocks: Clocks,
     /// The counts of jobs, compared with the jobs.
     pub counts: check::CountTally,
-    /// Which jobs may start, in worlds with filters, concurrency limits and dependencies.
+    /// Which jobs may start, in worlds with filters, concurrency limits and dependencies, or with tasks.
     pub filters: Option<Filters>,
+    /// The results of jobs, and who gets them, in the same worlds.
+    pub inputs: Option<Inputs>,
+    /// The unique keys of jobs, and the options that clients have stated.
+    pub unique: UniqueKeys,
     /// The schedules, and what they have fired.
     pub schedules: Schedules,
     /// The groups, and with what they have called back.
@@ -149,9 +158,33 @@ impl CheckerState {
         }
     }
 
-    /// How often each of these jobs was added.
-    pub fn accepted(&self, jobs: &[JobKey]) -> Vec<u64> {
-        jobs.iter().map(|job| self.adds.get(job).copied().unwrap_or(0)).collect()
+    /// The tasks that a worker knows; `None` for all.
+    pub fn known_tasks(&self, worker: &JobKey) -> Option<KnownTasks> {
+        let row = self.workers.get(worker)?.get(&WorkerRow::Member)?;
+        model::worker(worker, row).ok()?.tasks
+    }
+
+    /// Checks that a worker takes the task of a job that it claims, and notes the task.
+    fn check_task(&mut self, holder: &JobKey, number: u64, new: &Job) -> Result<(), Broken> {
+        let Some(tasks) = self.known_tasks(holder) else { return Ok(()) };
+        let story = || format!("{holder:?} of {tasks:?}, {:?}: {}", new.task, in_words(Some(new)));
+        let most = new.task.as_ref().and_then(|task| Some((task.clone(), *tasks.get(task)?)));
+        let (task, most) = most.ok_or_else(|| ("a worker gets jobs of the tasks that it knows", story()))?;
+        let holds = |number: &u64| {
+            let job = self.claims.get(&(holder.1.clone(), *number)).map(|(job, _)| job);
+            let record = job.and_then(|job| self.jobs.get(job)?.record.as_ref());
+            let claim = record.and_then(|job| job.claim());
+            claim.is_some_and(|claim| (claim.worker == holder.1) && claim.number == *number)
+        };
+        let all = self.tasks.range((holder.1.clone(), 0)..=(holder.1.clone(), u64::MAX));
+        let others = all.filter(|((_, other), of)| **of == task && *other != number && holds(other)).count();
+        ensure(
+            most == 0 || others < most as usize,
+            "a worker runs no more jobs of a task than it states",
+            || format!("{others} of {most}: {}", story()),
+        )?;
+        self.tasks.insert((holder.1.clone(), number), task);
+        Ok(())
     }
 
     fn holder(&self, job: &Job) -> Option<JobKey> {
@@ -183,6 +216,18 @@ impl Commit<'_> {
         self.writer.op.as_ref().is_some_and(|op| kinds.contains(&op.kind) && op.jobs.contains(job))
     }
 
+    /// What a client's addition states of a job that it replaces.
+    fn replaces(&self, job: &JobKey) -> Option<&NewJob> {
+        self.writer.op.as_ref()?.replaces(job)
+    }
+
+    /// What a client's addition states of a job, whether that is its own or one that it replaces.
+    fn states(&self, job: &JobKey) -> Option<&NewJob> {
+        let op = self.writer.op.as_ref()?;
+        let own = op.jobs.iter().position(|own| own == job).and_then(|n| op.new.get(n));
+        own.or_else(|| op.replaces(job))
+    }
+
     fn was_member(&self, known: &CheckerState, worker: &JobKey) -> bool {
         self.was_member.get(worker).copied().unwrap_or_else(|| known.is_member(worker))
     }
@@ -192,14 +237,15 @@ impl Checker {
     /// A checker of an empty store.
     pub fn new(core: &Arc<Core>, plan: &Plan) -> Arc<Self> {
         let locks = plan.locks.as_ref().map(|locks| Locks::new(locks.rules.levels.clone()));
-        let filters = plan.eligibility.as_ref().map(|_| Filters::default());
+        let filters = (plan.eligibility.is_some() || plan.tasks).then(Filters::default);
+        let inputs = plan.eligibility.as_ref().map(|_| Inputs::default());
         Arc::new(Checker {
             core: core.clone(),
             keys: Keyspace::default(),
             health_timeout: plan.health_timeout(),
             retention: plan.retention,
             skews: plan.skews,
-            known: Mutex::new(CheckerState { locks, filters, ..CheckerState::default() }),
+            known: Mutex::new(CheckerState { locks, filters, inputs, ..CheckerState::default() }),
         })
     }
 
@@ -308,10 +354,13 @@ impl Checker {
         commit: &Commit<'_>,
         touched: &BTreeMap<JobKey, Option<Job>>,
     ) -> Result<(), Broken> {
+        self.check_unique(known, commit, touched)?;
         for (key, old) in touched {
             let is_added = commit.is_client(&[OpKind::Add], key);
-            if is_added {
+            if is_added || commit.replaces(key).is_some() {
                 *known.adds.entry(key.clone()).or_default() += 1;
+            }
+            if is_added {
                 let waits = known.jobs[key].record.as_ref().is_some_and(|job| job.unmet() > 0);
                 self.core.count(|stats| stats.dependents += u64::from(waits));
             }
@@ -319,6 +368,36 @@ impl Checker {
             let change = (old.as_ref(), new.as_ref());
             known.clocks.observe(key, change, is_added, commit.clock_us(), commit.now_us)?;
             self.check_transition(known, commit, key, change)?;
+        }
+        Ok(())
+    }
+
+    /// Checks the unique keys of the jobs that a commit touches, and notes their results.
+    fn check_unique(
+        &self,
+        known: &mut CheckerState,
+        commit: &Commit<'_>,
+        touched: &BTreeMap<JobKey, Option<Job>>,
+    ) -> Result<(), Broken> {
+        let CheckerState { jobs, unique, inputs, .. } = known;
+        let changes = touched.iter().map(|(key, old)| {
+            let new = jobs[key].record.as_ref();
+            let asked = commit.is_client(&[OpKind::Remove], key);
+            let is_removed =
+                new.is_none() && (asked || old.as_ref().is_some_and(|old| old.then() == Then::Remove));
+            let (clock_us, now_us) = (commit.clock_us(), commit.now_us);
+            let once = commit.writer.op.as_ref().is_some_and(|op| op.once);
+            let (old, stated) = (old.as_ref(), commit.states(key));
+            unique::Change { key, old, new, stated, once, is_removed, clock_us, now_us }
+        });
+        let changes: Vec<unique::Change<'_>> = changes.collect();
+        changes.iter().for_each(|change| unique.note(change));
+        for change in &changes {
+            unique.check(change)?;
+            if let Some(inputs) = inputs {
+                let is_added = commit.is_client(&[OpKind::Add], change.key);
+                inputs.note(change.key, (change.old, change.new), is_added, jobs, commit.now_us);
+            }
         }
         Ok(())
     }
@@ -403,6 +482,7 @@ impl Checker {
                 | Row::Lifetime(job, _)
                 | Row::Deadline(job, _)
                 | Row::After(job, _)
+                | Row::Follower(job, _)
                 | Row::Dependent(job, ..),
             ) = row.clone()
             {
@@ -421,6 +501,7 @@ impl Checker {
                     && (&told.after, &told.back, &told.buckets) == (&rows.after, &rows.back, &rows.buckets)
                     && (&told.deadlines, &told.lifetimes) == (&rows.deadlines, &rows.lifetimes)
                     && (&told.tags, &told.unique) == (&rows.tags, &rows.unique)
+                    && told.followers == rows.followers
             });
             ensure(same, "the commits contain every change", || format!("{key:?}: {rows:?}, but {told:?}"))?;
         }

@@ -1,23 +1,26 @@
 //! Clients: they add, cancel, restart and remove jobs. Each client changes only its own jobs, one operation after the other.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
 
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use turnwise_queue::unique::{self, Outcome};
+use turnwise_queue::edit::{self, Edit};
+use turnwise_queue::unique::{self, Did, OnConflict, Outcome};
 use turnwise_queue::{
-    Error, JobSpec, Keyspace, Member, NewJob, State, clock, filters, groups, jobs, schedules,
+    Error, Holder, JobSpec, Keyspace, Member, NewJob, State, clock, filters, groups, jobs, schedules,
 };
 use turnwise_store::{Runtime, Store};
 use turnwise_worker::{Tunables, keep_clock};
 
+use crate::check::CheckerState;
 use crate::core::lock;
 use crate::engine::SimEngine;
 use crate::filters::Filters;
 use crate::ledger::{JobKey, Op, OpKind};
 use crate::link::{Link, SimRuntime};
+use crate::model::JobRows;
 use crate::node::Setting;
 use crate::rng::SeededRng;
 use crate::script::Script;
@@ -53,6 +56,16 @@ fn open(setting: &Setting, link: &Arc<Link>) -> Store {
     store
 }
 
+/// The job that an addition has changed because it has the unique key of the one to add.
+fn found_by(outcome: &Outcome) -> Option<JobKey> {
+    match outcome {
+        Outcome::Found(found) if matches!(found.did, Did::Replaced | Did::RunsAgain) => {
+            Some((found.job_type.clone(), found.id.clone()))
+        }
+        Outcome::Found(_) | Outcome::Added(_) => None,
+    }
+}
+
 /// A client.
 pub struct Client {
     setting: Arc<Setting>,
@@ -66,6 +79,8 @@ pub struct Client {
     number: u32,
     /// Its jobs, and whether each runs until it is stopped.
     jobs: BTreeMap<JobKey, bool>,
+    /// Endless jobs of any client: their options are those of jobs that were to be added, and found them.
+    endless: BTreeSet<JobKey>,
     /// The job that most of the jobs that it adds depend on, if set.
     hub: Option<JobKey>,
     /// The tenant of the jobs that it adds. If unset, the tenants are random.
@@ -91,6 +106,7 @@ impl Client {
             rng,
             number,
             jobs: BTreeMap::new(),
+            endless: BTreeSet::new(),
             hub: None,
             payer: None,
         }
@@ -138,6 +154,15 @@ impl Client {
             }
             if plan.eligibility.as_ref().is_some_and(|plan| self.rng.chance(plan.filters)) {
                 self.change_filters().await;
+                continue;
+            }
+            if plan.edits && !self.jobs.is_empty() && self.rng.chance(150) {
+                let key = self.rng.choose(&self.jobs.keys().cloned().collect::<Vec<_>>()).clone();
+                match self.rng.below(4) {
+                    0 => self.release(&key).await,
+                    1 => self.hold(&key).await,
+                    _ => self.edit(&key).await,
+                }
                 continue;
             }
             let old: Vec<JobKey> = self.jobs.keys().cloned().collect();
@@ -221,7 +246,7 @@ impl Client {
         }
     }
 
-    /// Cancels each endless job, once; one of the clients removes all filters. Returns whether there was anything to do.
+    /// Cancels each endless job, once, and releases what it holds; one of the clients removes all filters. Returns whether there was anything to do.
     pub async fn clean_up(&mut self) -> bool {
         let mut endless = false;
         if self.number == 0 {
@@ -231,7 +256,14 @@ impl Client {
                 endless = true;
             }
         }
-        for (key, _) in self.jobs.clone().into_iter().filter(|(_, endless)| *endless) {
+        for key in self.jobs.keys().cloned().collect::<Vec<_>>() {
+            if self.is_held(&key) {
+                self.release(&key).await;
+                endless = true;
+            }
+        }
+        let own = self.jobs.iter().filter(|(_, endless)| **endless).map(|(key, _)| key);
+        for key in own.chain(&self.endless).cloned().collect::<BTreeSet<_>>() {
             let record = self.setting.checker.known(|known| known.jobs.get(&key)?.record.clone());
             if record.is_some_and(|job| !job.state().is_final() && !job.cancel_requested()) {
                 self.cancel(&key).await;
@@ -282,11 +314,18 @@ impl Client {
             let endless = self.jobs.entry(key.clone()).or_default();
             *endless |= script.is_endless();
         }
+        // With a long delay, the world may end before a job that gets it.
+        let is_late = self.setting.plan.jumps && not_before_us.is_some();
+        let are_endless: Vec<bool> = new.iter().map(|(_, script)| is_late || script.is_endless()).collect();
         let keys: Arc<[JobKey]> = new.iter().map(|(key, _)| key.clone()).collect();
-        let others: Vec<JobKey> = match &self.setting.plan.eligibility {
-            Some(_) => self.setting.checker.known(|known| known.jobs.keys().cloned().collect()),
-            None => Vec::new(),
+        let mut tenants: BTreeMap<JobKey, String> = match &self.setting.plan.eligibility {
+            Some(_) => self.setting.checker.known(|known| {
+                let tenant = |rows: &JobRows| rows.record.as_ref().map(|job| job.tenant.clone());
+                known.jobs.iter().map(|(key, rows)| (key.clone(), tenant(rows).unwrap_or_default())).collect()
+            }),
+            None => BTreeMap::new(),
         };
+        let others: Vec<JobKey> = tenants.keys().cloned().collect();
         let plan = self.setting.plan.eligibility.as_ref();
         let after = |n: usize| match (plan, &self.hub) {
             (Some(plan), Some(hub)) => plan.after_hub(&self.rng, &keys[n], hub),
@@ -307,15 +346,31 @@ impl Client {
                 let group = (!own.is_empty() && self.rng.chance(500)).then(|| *self.rng.choose(&own));
                 let timeouts = self.setting.plan.timeouts(&self.rng);
                 let after = after(n);
+                // Results are of the same tenant. It may be another one by then.
+                let of_first =
+                    after.first().and_then(|one| tenants.get(&(one.job_type.clone(), one.id.clone())));
+                let tenant = match of_first.filter(|tenant| self.payer.is_none() && !tenant.is_empty()) {
+                    Some(of_first) if self.rng.chance(700) => of_first.clone(),
+                    _ => tenant,
+                };
+                let is_own = |on: &JobKey| tenants.get(on) == Some(&tenant);
+                let inputs = plan.map(|plan| plan.inputs(&self.rng, &after, is_own)).unwrap_or_default();
+                tenants.insert(keys[n].clone(), tenant.clone());
+                let unique = keyed.then(|| self.setting.plan.unique(&self.rng)).flatten();
+                // A job that is replaced stays continuous, or not.
+                let unique = unique
+                    .filter(|unique| unique.on_conflict != OnConflict::Replace || !script.is_continuous());
                 let priority = plan.filter(|_| self.rng.chance(300)).map(|plan| plan.priority(&self.rng));
                 let spec = JobSpec {
                     tenant,
+                    task: self.setting.plan.task(&self.rng, &job_type),
                     timeouts,
                     max_attempts,
                     retry: crate::plan::Plan::retry(&self.rng),
                     lifetime: self.setting.plan.lifetime(&self.rng),
                     group: group.map(|group| Member::of(group)),
-                    unique: keyed.then(|| self.setting.plan.unique(&self.rng)).flatten(),
+                    unique,
+                    inputs,
                     continuous: script.is_continuous(),
                     tags: (n % 3 > 0).then(|| format!("tag-{}", n % 3)).into_iter().collect(),
                     locks: script.locks.clone(),
@@ -329,9 +384,11 @@ impl Client {
         for job in jobs.iter().filter(|job| !job.after.is_empty()) {
             self.note("lets wait", format!("{} for {:?}", job.id, job.after));
         }
-        self.link.set_op(Some(Op { kind: OpKind::Add, jobs: keys.clone(), new: jobs.clone(), once }));
-        let before = self.setting.checker.known(|known| known.accepted(&keys));
-        let (jobs, runtime, space) = (&jobs, &self.runtime, &self.keys);
+        let (begun_us, clock_us) = (self.setting.core.elapsed_us(), self.runtime.now_us());
+        let before = self.setting.checker.known(|known| known.adds.clone());
+        let endless = Mutex::new(BTreeSet::new());
+        let (jobs, runtime, space, link) = (&jobs, &self.runtime, &self.keys, &self.link);
+        let (are_endless, found) = (&are_endless, &endless);
         let added = self
             .store
             .transact(|tx| async move {
@@ -340,6 +397,9 @@ impl Client {
                     let now_us = runtime.now_us();
                     added.push(unique::add(&tx, space, job, !once, now_us).await?);
                 }
+                link.set_op(Some(Op::of_add(jobs, &added, once)));
+                let endless = added.iter().zip(are_endless).filter(|(_, is_endless)| **is_endless);
+                lock(found).extend(endless.filter_map(|(added, _)| found_by(added)));
                 Ok::<_, Error>(added)
             })
             .await;
@@ -348,15 +408,28 @@ impl Client {
             Err(error) => error.to_string(),
         };
         self.note("was told", told);
+        self.endless.append(&mut lock(&endless));
         let Ok(added) = added else { return };
-        let after = self.setting.checker.known(|known| known.accepted(&keys));
         for (n, added) in added.into_iter().enumerate() {
-            let is_true = match added {
-                // Another job has its key.
-                Outcome::Found(_) => true,
-                Outcome::Added(jobs::Added::AlreadyThere) => true,
-                _ => after[n] > before[n],
+            let changed = match &added {
+                Outcome::Found(found) => {
+                    self.setting.core.count(|stats| stats.found += 1);
+                    let checked = self
+                        .setting
+                        .checker
+                        .known(|known| known.unique.check_found(&jobs[n], found, begun_us, clock_us));
+                    if let Err((invariant, story)) = checked {
+                        self.setting.core.violated(invariant, format!("{:?}: {story}", self.link.site));
+                    }
+                    found_by(&added)
+                }
+                Outcome::Added(jobs::Added::AlreadyThere) => None,
+                Outcome::Added(_) => Some(keys[n].clone()),
             };
+            let count = |adds: &BTreeMap<JobKey, u64>, key: &JobKey| adds.get(key).copied().unwrap_or(0);
+            let is_true = changed.is_none_or(|key| {
+                self.setting.checker.known(|known| count(&known.adds, &key) > count(&before, &key))
+            });
             if !is_true {
                 let story = format!("{:?} was told of {:?}: {added:?}", self.link.site, keys[n]);
                 self.setting.core.violated("acknowledged changes are in the store", story);
@@ -385,6 +458,83 @@ impl Client {
         }
     }
 
+    /// Whether a job is held, as the store has it.
+    fn is_held(&self, key: &JobKey) -> bool {
+        let held = |known: &mut CheckerState| known.jobs.get(key)?.record.as_ref()?.held_by();
+        self.setting.checker.known(held).is_some()
+    }
+
+    /// Gives a job other options, other locks and perhaps another start time.
+    async fn edit(&mut self, key: &JobKey) {
+        let script = Some(self.script()).filter(|script| !script.is_continuous());
+        let script = script.unwrap_or_else(|| self.locking(Script::long(0)));
+        self.note("edits", format!("{} [{script}]", key.1));
+        *self.jobs.entry(key.clone()).or_default() |= script.is_endless();
+        let start_us =
+            self.rng.chance(300).then(|| self.runtime.now_us() + self.rng.ms(0, 20_000).as_micros() as i64);
+        let new = NewJob::new(&key.0, &key.1, script.options(&self.rng));
+        let new = &NewJob { not_before_us: start_us, ..new };
+        self.link.set_op(Some(Op::of_edit(key, new.clone())));
+        let before = self.setting.checker.known(|known| known.adds.get(key).copied());
+        let (runtime, space, locks) = (&self.runtime, &self.keys, &script.locks);
+        let edited = self
+            .store
+            .transact(|tx| async move {
+                let mut job = jobs::get(&tx, space, &key.0, &key.1).await?.ok_or(Error::NotFound)?;
+                let edit = Edit {
+                    spec: JobSpec { locks: locks.clone(), ..job.spec.clone() },
+                    options: Some(new.options.clone()),
+                    priority: None,
+                    start_us,
+                    note: "options".to_owned(),
+                };
+                edit::edit(&tx, space, &mut job, edit, runtime.now_us()).await
+            })
+            .await;
+        self.note("was told", format!("{edited:?}"));
+        let after = self.setting.checker.known(|known| known.adds.get(key).copied());
+        if matches!(edited, Ok(Ok(()))) && after == before {
+            let story = format!("{:?} was told that {key:?} is edited", self.link.site);
+            self.setting.core.violated("acknowledged changes are in the store", story);
+        }
+    }
+
+    async fn hold(&mut self, key: &JobKey) {
+        self.note("holds", key.1.clone());
+        self.link.set_op(Some(Op::of(OpKind::Hold, key)));
+        let (runtime, space) = (&self.runtime, &self.keys);
+        let held = self
+            .store
+            .transact(|tx| async move {
+                let mut job = jobs::get(&tx, space, &key.0, &key.1).await?.ok_or(Error::NotFound)?;
+                edit::hold(&tx, space, &mut job, Holder::Client, None, runtime.now_us()).await
+            })
+            .await;
+        self.note("was told", format!("{held:?}"));
+        let record = self.setting.checker.known(|known| known.jobs.get(key)?.record.clone());
+        // It may have expired, and be gone by now.
+        if matches!(held, Ok(Ok(())))
+            && record.is_some_and(|job| !job.state().is_final() && job.held_by().is_none())
+        {
+            let story = format!("{:?} was told that {key:?} is held", self.link.site);
+            self.setting.core.violated("acknowledged changes are in the store", story);
+        }
+    }
+
+    async fn release(&mut self, key: &JobKey) {
+        self.note("releases", key.1.clone());
+        self.link.set_op(Some(Op::of(OpKind::Release, key)));
+        let (runtime, space) = (&self.runtime, &self.keys);
+        let released = self
+            .store
+            .transact(|tx| async move {
+                let mut job = jobs::get(&tx, space, &key.0, &key.1).await?.ok_or(Error::NotFound)?;
+                edit::release(&tx, space, &mut job, Holder::Client, None, runtime.now_us()).await
+            })
+            .await;
+        self.note("was told", format!("{released:?}"));
+    }
+
     async fn restart(&mut self, key: &JobKey) {
         self.note("restarts", key.1.clone());
         self.link.set_op(Some(Op::of(OpKind::Restart, key)));
@@ -400,7 +550,14 @@ impl Client {
         let (runtime, space) = (&self.runtime, &self.keys);
         let done = self
             .store
-            .transact(|tx| async move { jobs::retry(&tx, space, &key.0, &key.1, runtime.now_us()).await })
+            .transact(|tx| async move {
+                let job = jobs::get(&tx, space, &key.0, &key.1).await?.ok_or(Error::NotFound)?;
+                // The server refuses this.
+                if job.held_by().is_some() {
+                    return Ok(jobs::Retried::Not(job.state()));
+                }
+                jobs::retry(&tx, space, &key.0, &key.1, runtime.now_us()).await
+            })
             .await;
         let told = done.map_or_else(|error| error.to_string(), |told| format!("{told:?}"));
         self.note("was told", told);

@@ -69,6 +69,10 @@ pub struct Stats {
     pub held_back: u64,
     /// Jobs that filters rejected.
     pub rejected: u64,
+    /// Runs that read their inputs.
+    pub given: u64,
+    /// Additions that found another job with their unique key.
+    pub found: u64,
 }
 
 impl Stats {
@@ -94,6 +98,8 @@ impl Stats {
             paused,
             held_back,
             rejected,
+            given,
+            found,
         } = other;
         self.commits += commits;
         self.conflicts += conflicts;
@@ -114,6 +120,8 @@ impl Stats {
         self.paused += paused;
         self.held_back += held_back;
         self.rejected += rejected;
+        self.given += given;
+        self.found += found;
     }
 }
 
@@ -122,7 +130,7 @@ impl fmt::Display for Stats {
         let Stats { commits, conflicts, unknown, late, unavailable, .. } = self;
         let Stats { crashes, pauses, shutdowns, runs, ends, removals, .. } = self;
         let Stats { locks, waits, reservations, dependents, refused, .. } = self;
-        let Stats { paused, held_back, rejected, .. } = self;
+        let Stats { paused, held_back, rejected, given, found, .. } = self;
         write!(
             f,
             "{commits} commits, {conflicts} conflicts, {unknown} unknown outcomes ({late} happened later), {unavailable} refused, \
@@ -136,6 +144,9 @@ impl fmt::Display for Stats {
         }
         if paused + held_back + rejected > 0 {
             write!(f, ", {paused} paused, {held_back} held back, {rejected} rejected")?;
+        }
+        if given + found > 0 {
+            write!(f, ", {given} read their inputs, {found} found their unique keys taken")?;
         }
         Ok(())
     }

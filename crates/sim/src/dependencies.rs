@@ -130,9 +130,8 @@ impl Dependencies {
         }
         let mut asked = BTreeSet::new();
         for (n, key) in commit.op.iter().flat_map(|op| op.jobs.iter().enumerate()) {
-            let (Some(old), Some(op)) = (commit.jobs.get(key), commit.op) else { continue };
+            let Some(op) = commit.op.filter(|_| commit.jobs.contains_key(key)) else { continue };
             match op.kind {
-                OpKind::Add if op.once && old.as_ref().is_some_and(|old| old.then() != Then::Remove) => {}
                 OpKind::Add => {
                     let waits = self.declared(commit, key, &op.new[n])?;
                     self.refused.remove(key);
@@ -145,7 +144,14 @@ impl Dependencies {
                 }
                 // The restart also removes the refused dependencies.
                 OpKind::Restart if self.refused.remove(key) => drop(self.waits.remove(key)),
-                OpKind::Restart | OpKind::SetClass | OpKind::Filter | OpKind::Schedule | OpKind::Group => {}
+                OpKind::Restart
+                | OpKind::SetClass
+                | OpKind::Edit
+                | OpKind::Hold
+                | OpKind::Release
+                | OpKind::Filter
+                | OpKind::Schedule
+                | OpKind::Group => {}
             }
         }
         for key in &asked {

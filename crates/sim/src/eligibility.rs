@@ -9,7 +9,7 @@ use std::fmt;
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_policy::eligibility::rate::Rate;
-use turnwise_queue::{After, Job};
+use turnwise_queue::{After, Input, Inputs, Job};
 
 use crate::ledger::JobKey;
 use crate::rng::SeededRng;
@@ -102,6 +102,13 @@ impl EligibilityPlan {
     pub fn after_hub(&self, rng: &SeededRng, own: &JobKey, hub: &JobKey) -> Vec<After> {
         let waits = own != hub && rng.chance(900);
         waits.then(|| wait_for(rng, hub.clone())).into_iter().collect()
+    }
+
+    /// The inputs of a job that waits for these jobs: the results of some of its tenant.
+    pub fn inputs(&self, rng: &SeededRng, after: &[After], is_own: impl Fn(&JobKey) -> bool) -> Inputs {
+        let own = after.iter().map(|one| (one.job_type.clone(), one.id.clone())).filter(is_own);
+        let some = own.filter(|_| rng.chance(700)).enumerate();
+        some.map(|(n, (job_type, id))| (format!("i{n}"), Input { job_type, id })).collect()
     }
 
     /// The reasons of a job.

@@ -23,11 +23,13 @@ use turnwise_queue::claims::{Answer, Report};
 use turnwise_queue::deadlines::Timeouts;
 use turnwise_queue::locks::{Asked, Held, LockAt, Spot};
 use turnwise_queue::output::Level;
+use turnwise_queue::tasks::KnownTasks;
 use turnwise_queue::{Claim, Error, Job, LogLine, Result, RunError, RunKey};
 use turnwise_store::Runtime;
-use turnwise_worker::{Accepted, External, ExternalEnd, Wanted};
+use turnwise_worker::{Accepted, External, ExternalEnd, Registration, Wanted};
 
 use crate::core::lock;
+use crate::inputs::{self, Given};
 use crate::ledger::Did;
 use crate::link::{Link, SimRuntime};
 use crate::locking::{self, Asks};
@@ -109,8 +111,9 @@ impl Actor {
         let (stop, stopped) = oneshot::channel();
         let me = Arc::new(Me {
             setting: setting.clone(),
+            tasks: setting.plan.known_tasks(self.number),
             runtime: SimRuntime(link.clone()),
-            handler: SimHandler { link: link.clone(), checker: setting.checker.clone() },
+            handler: SimHandler { link: link.clone(), checker: setting.checker.clone(), store: None },
             link: link.clone(),
             overdue: if self.number.is_multiple_of(2) { LONG_OVERDUE } else { OVERDUE },
         });
@@ -123,6 +126,8 @@ struct Me {
     setting: Arc<Setting>,
     link: Arc<Link>,
     runtime: SimRuntime,
+    /// The tasks that it knows; `None` for all.
+    tasks: Option<KnownTasks>,
     handler: SimHandler,
     /// How much longer than the timeout it keeps a run.
     overdue: Duration,
@@ -151,6 +156,16 @@ impl Me {
         F: FnOnce(External, CancellationToken) -> Fut,
         Fut: Future<Output = Result<T>> + Send + 'static,
     {
+        self.call_server(wait, |server, leave| request(server.external, leave)).await
+    }
+
+    /// The same to a server, of which it needs more than the operations for workers.
+    async fn call_server<T, F, Fut>(&self, wait: Duration, request: F) -> Reply<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(Server, CancellationToken) -> Fut,
+        Fut: Future<Output = Result<T>> + Send + 'static,
+    {
         let link = &self.link;
         link.gate().await;
         // While no faults occur, the load balancer knows which nodes respond.
@@ -167,7 +182,7 @@ impl Me {
         link.travel().await;
         let leave = CancellationToken::new();
         let (tell, told) = oneshot::channel();
-        let working = request(server.external, leave.clone());
+        let working = request(server, leave.clone());
         tokio::spawn(async move {
             let _ = tell.send(working.await);
         });
@@ -187,8 +202,10 @@ impl Me {
 
     async fn live(self: Arc<Self>, mut stopped: oneshot::Receiver<()>) {
         loop {
+            let (name, tasks) = (Some("external".to_owned()), self.tasks.clone());
+            let stated = Registration { name, slots: SLOTS, tasks, ..Registration::default() };
             let registered = self.call(Duration::ZERO, |external, _| async move {
-                external.register(EXTERNAL, Some("external"), SLOTS, None).await
+                external.register_for(EXTERNAL, stated).await
             });
             let Reply::Done(worker) = registered.await else {
                 if stopped.try_recv().is_ok() {
@@ -403,7 +420,10 @@ impl Me {
     async fn end(&self, worker: &str, id: &str, claim: u64, did: &Did) -> Reply<()> {
         let (worker, id) = (worker.to_owned(), id.to_owned());
         let end = match did {
-            Did::Completed => ExternalEnd::completed(json(claim.to_string())),
+            Did::Completed => ExternalEnd::completed(json(inputs::result_of(&Claim {
+                worker: worker.clone(),
+                number: claim,
+            }))),
             Did::Failed => ExternalEnd::Failed(classed(format!("failure {claim}"))),
             Did::Crashed => ExternalEnd::crashed(classed(format!("crash {claim}"))),
             Did::Snoozed => {
@@ -501,6 +521,16 @@ impl Asks for AsksThere<'_> {
             async move { external.unlock(RunKey::new(EXTERNAL, &id, &Claim { worker, number }), &[spot]).await }
         };
         self.call(Duration::ZERO, give_back).await.err().unwrap_or(locking::Reply::Done)
+    }
+
+    async fn inputs(&self) -> Option<Given> {
+        let (id, claim) = (self.id.to_owned(), Claim { worker: self.worker.to_owned(), number: self.claim });
+        let read =
+            |server: Server, _| async move { inputs::read(&server.store, EXTERNAL, &id, &claim).await };
+        match self.me.call_server(Duration::ZERO, read).await {
+            Reply::Done(given) => Some(given),
+            Reply::Halt | Reply::Lost => None,
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! - A job leaves the queue only because a filter pauses or rejects it, or because of a bucket that it is in. It returns to
 //!   its old place; a paused job returns only when the filters have changed.
 //! - No period, by the times at which jobs started, has more starts than the rate of their filter allows. Those before a change of the filter
-//!   do not count.
+//!   do not count. A job that only waits for a rate starts soon after a place is free.
 //!
 //! A job is in a bucket from its claim to the end of that claim, even if the filter or the job's reasons change. The module
 //! also knows since when a waiting job could start, for [`crate::liveness`].
@@ -25,6 +25,9 @@ use crate::ledger::JobKey;
 use crate::model::JobRows;
 use crate::rows::RowChange;
 
+/// How much later than the worker of whose part a bucket of starts is, others look at it, in µs.
+const MOVED_MARK_US: i64 = 1_000_000;
+
 /// What the checker knows about filters and buckets.
 #[derive(Default)]
 pub struct Filters {
@@ -35,6 +38,8 @@ pub struct Filters {
     kept: BTreeMap<JobKey, usize>,
     /// When jobs of each filter with a rate started since it was written, in µs of the clocks of their workers.
     starts: BTreeMap<String, Vec<i64>>,
+    /// The same since the world began. A start counts from the time of the one before it, if that is later.
+    all_starts: BTreeMap<String, Vec<i64>>,
     /// Running jobs, by bucket.
     running: BTreeMap<Bucket, BTreeSet<JobKey>>,
     /// Waiting jobs, since when no filter and no bucket stops them, in µs since the world began, and whether they lock. If
@@ -133,6 +138,8 @@ impl Filters {
         })?;
         if let Some((filter, rate)) = self.rate(job) {
             let started_us = job.started_us.expect("a job that was claimed has started");
+            let all = self.all_starts.entry(filter.clone()).or_default();
+            all.push(all.last().copied().unwrap_or(i64::MIN).max(started_us));
             let starts = self.starts.entry(filter).or_default();
             let in_period = starts.iter().filter(|at_us| **at_us > started_us - rate.per_us()).count();
             let told = || format!("{starts:?} came before {started_us}, and {rate} holds for {key:?}");
@@ -178,11 +185,15 @@ impl Filters {
             }
             (State::Delayed, None, Some(limit)) => {
                 count(&|stats| stats.held_back += 1);
+                // Some worker does not take its task.
+                let task = new.task.as_deref().unwrap_or_default();
+                let is_of_task = matches!(&limit.bucket, Bucket::Task(name) if name == task);
                 let buckets = self.buckets(new).unwrap_or_default();
                 let by_rate = |(filter, rate): (String, Rate)| {
                     limit.bucket == Bucket::Rate(filter) && limit.most == rate.at_most
                 };
-                buckets.get(&limit.bucket) == Some(&(limit.most as usize))
+                is_of_task
+                    || buckets.get(&limit.bucket) == Some(&(limit.most as usize))
                     || self.rate(new).is_some_and(by_rate)
             }
             (State::Cancelled, ..) => {
@@ -240,7 +251,9 @@ impl Filters {
         let keys: Vec<&JobKey> = if all { known.keys().collect() } else { touched_jobs.collect() };
         for key in keys {
             let job = known.get(key).and_then(|rows| rows.record.as_ref());
-            if job.is_none_or(|job| job.paused().is_none() && job.limited().is_none()) {
+            // What a client holds waits for no filter.
+            let is_kept = |job: &Job| job.paused().is_some() || job.limited().is_some();
+            if job.is_none_or(|job| !is_kept(job) || job.held_by().is_some()) {
                 self.kept.remove(key);
             }
             if let Some(job) = job.filter(|job| self.could_start(job)) {
@@ -261,8 +274,17 @@ impl Filters {
         let has_room = |buckets: BTreeMap<Bucket, usize>| {
             buckets.iter().all(|(bucket, most)| self.in_bucket(bucket) < *most)
         };
-        // When a rate has a place, no commit tells.
-        waits && self.rate(job).is_none() && self.buckets(job).is_some_and(has_room)
+        waits && job.held_by().is_none() && self.buckets(job).is_some_and(has_room)
+    }
+
+    /// When the rate of a job has a place, in µs of the clocks of the workers of its starts, and how much later a pass may find it, in µs. `None` without a
+    /// rate. No commit tells this.
+    pub fn place_us(&self, job: &Job) -> Option<(i64, i64)> {
+        let (filter, rate) = self.rate(job)?;
+        let late_us = rate.per_us() / 10 + MOVED_MARK_US;
+        let times = self.all_starts.get(&filter).map_or(&[][..], |times| &times[..]);
+        let first = times.len().checked_sub(rate.at_most as usize).map(|first| times[first]);
+        Some((first.map_or(i64::MIN, |at_us| at_us.saturating_add(rate.per_us())), late_us))
     }
 
     /// Since when filters and buckets have left the queue of a job type unchanged.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use turnwise_queue::NewJob;
+use turnwise_queue::jobs::Added;
+use turnwise_queue::unique::{Did as DidFound, Outcome};
 
 use crate::trace::Site;
 
@@ -22,29 +24,81 @@ pub struct Op {
     pub jobs: Arc<[JobKey]>,
     /// The jobs to add, for `OpKind::Add`.
     pub new: Arc<[NewJob]>,
+    /// Jobs that have the unique keys of others, and are replaced by these; or, for `OpKind::Edit`, the job and what it gets.
+    pub replaced: Arc<[(JobKey, NewJob)]>,
     /// Whether jobs are added only if they do not exist.
     pub once: bool,
 }
 
 impl Op {
+    /// An operation on these jobs, other than an addition.
+    fn on(kind: OpKind, jobs: Arc<[JobKey]>) -> Op {
+        Op { kind, jobs, new: Arc::new([]), replaced: Arc::new([]), once: false }
+    }
+
     /// A change of the filters.
     pub fn of_filters() -> Op {
-        Op { kind: OpKind::Filter, jobs: Arc::new([]), new: Arc::new([]), once: false }
+        Op::on(OpKind::Filter, Arc::new([]))
     }
 
     /// A change of the schedules.
     pub fn of_schedules() -> Op {
-        Op { kind: OpKind::Schedule, jobs: Arc::new([]), new: Arc::new([]), once: false }
+        Op::on(OpKind::Schedule, Arc::new([]))
     }
 
     /// A change of the groups.
     pub fn of_groups() -> Op {
-        Op { kind: OpKind::Group, jobs: Arc::new([]), new: Arc::new([]), once: false }
+        Op::on(OpKind::Group, Arc::new([]))
     }
 
     /// An operation on one job, other than an addition.
     pub fn of(kind: OpKind, job: &JobKey) -> Op {
-        Op { kind, jobs: Arc::new([job.clone()]), new: Arc::new([]), once: false }
+        Op::on(kind, Arc::new([job.clone()]))
+    }
+
+    /// An addition, as its transaction has answered it before the commit. A job that was there, or whose unique key another one has, is not added.
+    pub fn of_add(new: &[NewJob], outcomes: &[Outcome], once: bool) -> Op {
+        let mut added: BTreeMap<JobKey, NewJob> = BTreeMap::new();
+        let mut replaced: BTreeMap<JobKey, NewJob> = BTreeMap::new();
+        for (new, outcome) in new.iter().zip(outcomes) {
+            match outcome {
+                Outcome::Added(Added::AlreadyThere | Added::KeyTaken(_)) => {}
+                Outcome::Added(_) => {
+                    let key = (new.job_type.clone(), new.id.clone());
+                    replaced.remove(&key);
+                    added.insert(key, new.clone());
+                }
+                Outcome::Found(found) => {
+                    let key = (found.job_type.clone(), found.id.clone());
+                    match found.did {
+                        DidFound::Kept | DidFound::Rejected => {}
+                        DidFound::RunsAgain => drop(added.insert(key, new.clone())),
+                        DidFound::Replaced => match added.get_mut(&key) {
+                            // What it waits for stays.
+                            Some(before) => before.options.clone_from(&new.options),
+                            None => drop(replaced.insert(key, new.clone())),
+                        },
+                    }
+                }
+            }
+        }
+        let (jobs, new): (Vec<_>, Vec<_>) = added.into_iter().unzip();
+        Op {
+            new: new.into(),
+            replaced: replaced.into_iter().collect(),
+            once,
+            ..Op::on(OpKind::Add, jobs.into())
+        }
+    }
+
+    /// An edit of a job, which gets the options, the summary, the locks and the start time of this one.
+    pub fn of_edit(job: &JobKey, new: NewJob) -> Op {
+        Op { replaced: Arc::new([(job.clone(), new)]), ..Op::of(OpKind::Edit, job) }
+    }
+
+    /// What the job gets of an edit, or of an addition that replaces it, if this is one.
+    pub fn replaces(&self, job: &JobKey) -> Option<&NewJob> {
+        self.replaced.iter().find(|(key, _)| key == job).map(|(_, new)| new)
     }
 }
 
@@ -65,6 +119,12 @@ pub enum OpKind {
     Filter,
     /// `jobs::remove`.
     Remove,
+    /// `edit::edit`.
+    Edit,
+    /// `edit::hold`.
+    Hold,
+    /// `edit::release`.
+    Release,
     /// `schedules::put` and `schedules::remove`.
     Schedule,
     /// `groups::create` and `groups::close`.

@@ -11,6 +11,7 @@
 //! - [`eligibility`]: which jobs may start, in worlds where not all may. [`dependencies`], [`filters`]: the invariants of
 //!   eligibility.
 //! - [`model`], [`check`], [`liveness`], [`ledger`]: the other invariants, and the state to check them.
+//! - [`unique`]: unique keys, and the options that runs get. [`inputs`]: results that are handed on.
 //! - [`groups`]: groups, and with what they call back, in the same worlds.
 //! - [`schedules`]: schedules, and what they fire, in worlds of their own.
 //! - [`modes`]: an operator who quiets, drains and resumes workers, in worlds of their own.
@@ -29,6 +30,7 @@ pub mod engine;
 pub mod external;
 pub mod filters;
 pub mod groups;
+pub mod inputs;
 pub mod ledger;
 pub mod link;
 pub mod liveness;
@@ -50,4 +52,5 @@ pub mod store;
 pub mod tenants;
 pub mod trace;
 pub mod turns;
+pub mod unique;
 pub mod world;

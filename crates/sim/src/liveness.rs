@@ -222,7 +222,10 @@ impl Inspection<'_> {
                     true => return false,
                     false => self.known.load.most_since(worker, self.now_us - time.as_micros() as i64),
                 };
+                // Only a worker that takes all jobs takes each of them.
+                let takes_all = !self.setting.plan.tasks || self.known.known_tasks(worker).is_none();
                 worker.0 == *job_type
+                    && takes_all
                     && home.is_some_and(|home| self.well.contains_key(&home))
                     && most < slots(&worker.1)
             })
@@ -255,7 +258,12 @@ impl Inspection<'_> {
             // A kept job that returns to the queue keeps its age. Whether the locks of a job are free is unknown while it
             // is kept.
             let could_start = self.known.filters.as_ref().and_then(|filters| filters.free_since_us(key));
+            // A place of a rate is free by the clocks of nodes.
+            let place = self.known.filters.as_ref().and_then(|filters| filters.place_us(job));
+            let start_us = i64::try_from(self.start_within(&key.0).as_micros()).expect("a minute");
+            let has_place = place.is_none_or(|(at_us, late_us)| clock_us - start_us - late_us > at_us);
             let could_start = could_start
+                .filter(|_| has_place)
                 .filter(|_| job.locks.is_none() || is_kept(job))
                 .is_some_and(|free_us| self.is_older(free_us.max(sorted_us), self.start_within(&key.0)));
             let waits_us = free_us.map_or(self.now_us, |free_us| free_us.max(changed_us).max(sorted_us));

@@ -13,6 +13,7 @@ use turnwise_policy::predictive_queue::locks::{AtLevel, Level, Levels, Mode, Req
 use turnwise_queue::locks::{Held, LockAt, Spot};
 use turnwise_worker::QueueRules;
 
+use crate::inputs::Given;
 use crate::rng::SeededRng;
 
 /// The levels, in their order.
@@ -240,4 +241,6 @@ pub trait Asks: Send + Sync {
     async fn lock(&self, lock: &LockAt, patience: Option<Duration>) -> Reply;
     /// Gives a lock back.
     async fn give_back(&self, spot: &Spot) -> Reply;
+    /// Reads the inputs of the run, if the process reaches them.
+    async fn inputs(&self) -> Option<Given>;
 }

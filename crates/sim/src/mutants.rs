@@ -5,6 +5,14 @@
 //!
 //! `find` occurs exactly once in its file; a test compares the list with the sources.
 
+mod edits;
+mod inputs;
+mod unique;
+
+pub use edits::EDIT_MUTANTS;
+pub use inputs::INPUT_MUTANTS;
+pub use unique::UNIQUE_MUTANTS;
+
 /// One mistake.
 #[derive(Debug, Clone, Copy)]
 pub struct Mutant {
@@ -22,7 +30,17 @@ pub struct Mutant {
 
 /// All mutants: for any world, for worlds with locks, and for worlds where not all jobs may start.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
-    MUTANTS.iter().chain(LOCK_MUTANTS).chain(ELIGIBILITY_MUTANTS).chain(MODE_MUTANTS).chain(SCHEDULE_MUTANTS)
+    [
+        MUTANTS,
+        UNIQUE_MUTANTS,
+        LOCK_MUTANTS,
+        ELIGIBILITY_MUTANTS,
+        INPUT_MUTANTS,
+        MODE_MUTANTS,
+        SCHEDULE_MUTANTS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// Mistakes about the modes of workers. They show only in worlds with an operator ([`crate::plan::MODES_FROM`]).
@@ -98,6 +116,13 @@ pub const SCHEDULE_MUTANTS: &[Mutant] = &[
         find: "    group_counts::erase(tx, keys, job)?;\n",
         replace: "",
         why: "A job that is removed before its end stays open in its group, which never ends.",
+    },
+    Mutant {
+        name: "groups_rest_after_an_outage",
+        file: "crates/worker/src/groups.rs",
+        find: ".clamp(PAUSE, LONGEST_PAUSE);",
+        replace: ".max(PAUSE.min(LONGEST_PAUSE));",
+        why: "After an outage of the store, groups end minutes after their last jobs.",
     },
 ];
 
@@ -785,6 +810,13 @@ pub const LOCK_MUTANTS: &[Mutant] = &[
         find: "    if let Some(waits) = waits {\n",
         replace: "    if let Some(waits) = waits.filter(|waits| waits.ticket < 0) {\n",
         why: "A run that ended while it waited keeps its place in the queue, and blocks other jobs.",
+    },
+    Mutant {
+        name: "edited_locks_in_the_record_alone",
+        file: "crates/queue/src/edit.rs",
+        find: " && to == job.place && !wants_others;",
+        replace: " && to == job.place;",
+        why: "The row of a pending job states the locks that it declared before an edit.",
     },
 ];
 

@@ -6,7 +6,8 @@ use std::process::{Command, ExitCode};
 use std::time::Instant;
 
 use crate::mutants::{
-    ELIGIBILITY_MUTANTS, LOCK_MUTANTS, MODE_MUTANTS, MUTANTS, Mutant, SCHEDULE_MUTANTS, all,
+    EDIT_MUTANTS, ELIGIBILITY_MUTANTS, INPUT_MUTANTS, LOCK_MUTANTS, MODE_MUTANTS, MUTANTS, Mutant,
+    SCHEDULE_MUTANTS, UNIQUE_MUTANTS, all,
 };
 use crate::plan::{ELIGIBILITY_FROM, LOCKS_FROM, MODES_FROM, SCHEDULES_FROM};
 
@@ -102,16 +103,16 @@ impl Workshop {
 
     fn run(&self, names: &[String]) -> io::Result<bool> {
         let mut all_caught = true;
-        for (mutants, from) in [
-            (MUTANTS, 0),
-            (LOCK_MUTANTS, LOCKS_FROM),
-            (ELIGIBILITY_MUTANTS, ELIGIBILITY_FROM),
-            (MODE_MUTANTS, MODES_FROM),
-            (SCHEDULE_MUTANTS, SCHEDULES_FROM),
+        for (lists, from) in [
+            (&[MUTANTS, UNIQUE_MUTANTS, EDIT_MUTANTS][..], 0),
+            (&[LOCK_MUTANTS], LOCKS_FROM),
+            (&[ELIGIBILITY_MUTANTS, INPUT_MUTANTS], ELIGIBILITY_FROM),
+            (&[MODE_MUTANTS], MODES_FROM),
+            (&[SCHEDULE_MUTANTS], SCHEDULES_FROM),
         ] {
             let is_chosen =
                 |mutant: &&Mutant| names.is_empty() || names.iter().any(|name| name == mutant.name);
-            let chosen: Vec<&Mutant> = mutants.iter().filter(is_chosen).collect();
+            let chosen: Vec<&Mutant> = lists.iter().copied().flatten().filter(is_chosen).collect();
             if chosen.is_empty() {
                 continue;
             }

@@ -74,6 +74,8 @@ pub struct Server {
     pub link: Arc<Link>,
     /// The operations that it offers them.
     pub external: External,
+    /// Its store.
+    pub store: Store,
 }
 
 /// The largest number of nodes with which nodes subscribe to changes of the membership.
@@ -189,7 +191,11 @@ async fn live(
     for job_type in &setting.plan.types {
         let (node, tunables) = (link.site.to_string(), lock(&setting.tunables).clone());
         let options = Options { node, tunables, ..setting.plan.options.clone() };
-        let handler = Arc::new(SimHandler { link: link.clone(), checker: setting.checker.clone() });
+        let handler = Arc::new(SimHandler {
+            link: link.clone(),
+            checker: setting.checker.clone(),
+            store: Some(store.clone()),
+        });
         loop {
             let started =
                 Worker::start(store.clone(), Keyspace::default(), job_type, handler.clone(), options.clone());
@@ -221,7 +227,8 @@ fn services(setting: &Arc<Setting>, link: &Arc<Link>, store: &Store) -> Vec<Abor
     let (plan, keys) = (&setting.plan, Keyspace::default());
     let options = Options { node: link.site.to_string(), ..plan.options.clone() };
     let external = External::new(store.clone(), keys.clone(), options);
-    lock(&setting.servers).insert(link.site, Server { link: link.clone(), external: external.clone() });
+    lock(&setting.servers)
+        .insert(link.site, Server { link: link.clone(), external: external.clone(), store: store.clone() });
     let monitor = Monitor { store: store.clone(), keys: keys.clone(), external: external.clone() };
     let options = RetentionOptions {
         retention: plan.retention,

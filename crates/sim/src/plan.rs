@@ -9,6 +9,7 @@ use std::time::Duration;
 use turnwise_policy::backoff::{self, OnLost, Waits};
 use turnwise_policy::fair_share::{Fairness, Shares, rfc};
 use turnwise_queue::deadlines::Timeouts;
+use turnwise_queue::tasks::KnownTasks;
 use turnwise_queue::unique::{self, By, OnConflict, Unique, Within};
 use turnwise_queue::{Lifetime, Retry};
 use turnwise_store::Limits;
@@ -35,6 +36,12 @@ pub const SCHEDULES_FROM: u64 = 4_000_000;
 
 /// The job type of the external workers.
 pub const EXTERNAL: &str = "x";
+
+/// The tasks of its jobs.
+const TASKS: [&str; 3] = ["a", "b", "c"];
+
+/// How long a membership must not have changed to be stable.
+pub const QUIET_PERIOD: Duration = Duration::from_secs(2);
 
 /// The longest time over which jobs that start together are spread.
 pub const STARTUP_JITTER: Duration = Duration::from_secs(3);
@@ -94,6 +101,10 @@ pub struct Plan {
     pub timeouts: bool,
     /// Whether some jobs have unique keys.
     pub unique: bool,
+    /// Whether jobs of external workers have tasks, of which most of these workers know some.
+    pub tasks: bool,
+    /// Whether clients edit and hold jobs that wait.
+    pub edits: bool,
     /// Whether continuous jobs take all slots at the end, before the check of turns.
     pub fills: bool,
     /// The workers' settings.
@@ -231,6 +242,8 @@ impl Plan {
             schedules: seed >= SCHEDULES_FROM,
             timeouts: seed % 3 == 1,
             unique: seed % 4 == 3,
+            tasks: externals > 0 && seed % 5 < 3,
+            edits: seed.is_multiple_of(3),
             fills: seed % 3 == 2,
             options,
         }
@@ -288,8 +301,29 @@ impl Plan {
             },
             by: By::Key(format!("k{}", rng.below(4))),
             within: *rng.choose(&[Within::Type, Within::Tenant]),
-            on_conflict: OnConflict::Keep,
+            on_conflict: *rng.choose(&[
+                OnConflict::Keep,
+                OnConflict::Replace,
+                OnConflict::After,
+                OnConflict::Reject,
+            ]),
         })
+    }
+
+    /// The task of a job, if jobs of its type have some.
+    pub fn task(&self, rng: &SeededRng, job_type: &str) -> Option<String> {
+        (self.tasks && job_type == EXTERNAL && rng.chance(800)).then(|| (*rng.choose(&TASKS)).to_owned())
+    }
+
+    /// The tasks that an external worker knows, each with the most that it runs at the same time; `None` for all. The first worker takes all jobs.
+    pub fn known_tasks(&self, number: u32) -> Option<KnownTasks> {
+        let known: &[(&str, u32)] = match number % 4 {
+            1 => &[(TASKS[0], 0)],
+            2 => &[(TASKS[0], 1), (TASKS[1], 0)],
+            3 => &[(TASKS[1], 1)],
+            _ => return None,
+        };
+        self.tasks.then(|| known.iter().map(|(task, most)| ((*task).to_owned(), *most)).collect())
     }
 
     /// The types of the jobs that clients add.

@@ -11,10 +11,11 @@ use tokio_util::sync::CancellationToken;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_queue::locks::{LockAt, Spot};
 use turnwise_queue::{Claim, Job};
-use turnwise_store::Runtime;
+use turnwise_store::{Runtime, Store};
 use turnwise_worker::{JobContext, JobHandler, LockError, Outcome};
 
 use crate::check::Checker;
+use crate::inputs::{self, Given};
 use crate::ledger::Did;
 use crate::link::{Link, SimRuntime};
 use crate::locking::{Ask, Asks, Reply as Answer};
@@ -174,6 +175,8 @@ pub struct SimHandler {
     pub link: Arc<Link>,
     /// The checker that follows the run.
     pub checker: Arc<Checker>,
+    /// The store, if the site reaches it.
+    pub store: Option<Store>,
 }
 
 /// Reports the result of a run to the checker, however the run ends.
@@ -203,7 +206,7 @@ impl SimHandler {
         say: impl Fn(Said) + Send + Sync,
     ) -> Did {
         let claim = job.claim().cloned().expect("a claimed job has a claim");
-        let run = self.checker.on_run(self.link.site, job);
+        let run = self.checker.on_run(self.link.site, job, options.get());
         let mut told = Reply { handler: self, claim: claim.clone(), did: Did::Dropped };
         let script = Script::parse(options.get());
         let (act, ms) = script.runs.get(run).copied().unwrap_or((Act::Done, 20));
@@ -216,6 +219,17 @@ impl SimHandler {
                 () = runtime.sleep(time) => false,
             }
         };
+        if !job.inputs.is_empty() {
+            let begun_us = self.link.core.elapsed_us();
+            let given = tokio::select! {
+                biased;
+                () = stop.cancelled() => None,
+                given = asks.inputs() => given,
+            };
+            if let Some(given) = given {
+                self.checker.on_given(self.link.site, job, &given, begun_us);
+            }
+        }
         let wanted = if run < script.runs.len() + ASKING_RUNS { &script.asks[..] } else { &[] };
         for ask in wanted {
             if stopped_within(time / 10).await {
@@ -311,6 +325,7 @@ fn answer(answer: std::result::Result<(), LockError>) -> Answer {
 /// The lock requests of a run inside a node.
 struct AsksHere<'a> {
     job: &'a JobContext,
+    store: Option<&'a Store>,
     runtime: SimRuntime,
 }
 
@@ -333,6 +348,11 @@ impl Asks for AsksHere<'_> {
     async fn give_back(&self, spot: &Spot) -> Answer {
         answer(self.job.unlock(std::slice::from_ref(spot)).await)
     }
+
+    async fn inputs(&self) -> Option<Given> {
+        let job = &self.job.job;
+        inputs::read(self.store?, &job.job_type, &job.id, job.claim()?).await.ok()
+    }
 }
 
 #[async_trait]
@@ -344,9 +364,11 @@ impl JobHandler for SimHandler {
             // A continuous job that has nothing to do need not report. Any other job must.
             Said::Idle => job.idle(job.job.continuous),
         };
-        let asks = AsksHere { job: &job, runtime: SimRuntime(self.link.clone()) };
+        let asks = AsksHere { job: &job, store: self.store.as_ref(), runtime: SimRuntime(self.link.clone()) };
         match self.play(&job.job, &job.options, &job.stop, &asks, say).await {
-            Did::Completed => Outcome::completed(&(&claim.worker, claim.number)),
+            Did::Completed => {
+                Outcome::Completed(RawValue::from_string(inputs::result_of(&claim)).expect("this is JSON"))
+            }
             Did::Failed => Outcome::Failed(format!("failure {}", claim.number)),
             Did::Crashed => Outcome::Crashed(format!("crash {}", claim.number)),
             Did::Snoozed => Outcome::Snoozed(SNOOZE),

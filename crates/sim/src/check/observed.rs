@@ -3,20 +3,25 @@
 use turnwise_queue::locks::{LockAt, Spot};
 
 use super::*;
+use crate::inputs::Given;
 use crate::ledger::Execution;
 
 impl Checker {
-    /// Notes that a handler starts a run. Returns how often the job ran before.
-    pub fn on_run(&self, site: Site, job: &Job) -> usize {
+    /// Notes that a handler starts a run with these options. Returns how often the job ran before.
+    pub fn on_run(&self, site: Site, job: &Job, options: &str) -> usize {
         let claim = job.claim().cloned().expect("a claimed job has a claim");
         let key = (job.job_type.clone(), job.id.clone());
         self.core.note(site, "runs", format!("{} {} {}", key.0, key.1, claim.number));
         self.core.count(|stats| stats.runs += 1);
         let known = &mut *lock(&self.known);
         let claim = (claim.worker, claim.number);
-        let given = known.claims.get(&claim).is_some_and(|(job, _)| *job == key);
-        if !given {
-            self.core.violated("only claimed jobs run", format!("{key:?} under {claim:?} at {site}"));
+        match known.claims.get(&claim) {
+            Some((job, given_us)) if *job == key => {
+                if let Err((invariant, story)) = known.unique.check_options(&key, options, *given_us) {
+                    self.core.violated(invariant, story);
+                }
+            }
+            _ => self.core.violated("only claimed jobs run", format!("{key:?} under {claim:?} at {site}")),
         }
         let begun_us = self.core.elapsed_us();
         let runs = known.runs.entry(key.clone()).or_default();
@@ -28,6 +33,19 @@ impl Checker {
                 .violated("a claim is executed once", format!("{claim:?} at {site}, before: {before:?}"));
         }
         before_this
+    }
+
+    /// Checks the inputs that a run has read since `begun_us`, in µs since the world began.
+    pub fn on_given(&self, site: Site, job: &Job, given: &Given, begun_us: i64) {
+        let key = (job.job_type.clone(), job.id.clone());
+        self.core.count(|stats| stats.given += 1);
+        let checked = self.known(|known| match &known.inputs {
+            Some(inputs) => inputs.check_given(&key, given, begun_us),
+            None => Ok(()),
+        });
+        if let Err((invariant, story)) = checked {
+            self.core.violated(invariant, format!("at {site}: {story}"));
+        }
     }
 
     /// Notes what a handler did in its run.

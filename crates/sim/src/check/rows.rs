@@ -47,6 +47,11 @@ impl TouchedRows {
             let change = schedules::Change::read(name, change.old.as_ref(), change.new.as_ref());
             self.schedules.push(change.map_err(unreadable)?);
         }
+        if let (Row::Unique(hash), Some(old), None) = (&row, &change.old, &change.new)
+            && let Some(until_us) = check::unique_end(old)
+        {
+            known.unique.cleared(hash, until_us, commit.clock_us(), commit.now_us);
+        }
         known.groups.observe(&row, change, commit.now_us);
         if let Row::Group(tenant, name) = &row {
             let change = groups::Change::read((tenant.clone(), name.clone()), change);
@@ -105,6 +110,14 @@ impl TouchedRows {
                     Some(value) => drop(output.insert((kind, n), value.len())),
                     None => drop(output.remove(&(kind, n))),
                 }
+            }
+            Row::Follower(job, follower) => {
+                // The row of a follower may change without the record.
+                let followers = &mut jobs.entry(job).or_default().followers;
+                match &change.new {
+                    Some(_) => followers.insert(follower),
+                    None => followers.remove(&follower),
+                };
             }
             Row::Index(job, place) => {
                 if let (model::IndexRow::Active(worker), Some(old), Some(new)) =

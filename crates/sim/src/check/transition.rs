@@ -78,6 +78,9 @@ impl Checker {
         if !old.state().is_final() {
             self.count_end(known, key);
         }
+        if let Some(inputs) = &mut known.inputs {
+            inputs.check_removed(key, old.state().is_final() && !asked, &known.jobs)?;
+        }
         match old.state() {
             State::Running | State::Waiting => {
                 self.check_release(known, commit, old, None)?;
@@ -107,10 +110,24 @@ impl Checker {
         if old.priority != new.priority && !change.by(&[OpKind::Add]) {
             return Err(("a job keeps its priority", story()));
         }
-        // The first job that depends on it sets a mark in its record.
-        if is_awaited_now(old, new) {
+        if let Some(stated) = commit.replaces(key) {
+            let is_edit = change.by(&[OpKind::Edit]);
+            return UniqueKeys::check_replaced(key, (old, new), stated, is_edit, commit.clock_us());
+        }
+        if change.by(&[OpKind::Hold, OpKind::Release]) {
+            return check_held(change);
+        }
+        // The first job that depends on it, or gets its result, sets a mark in its record.
+        if is_marked_now(old, new) {
             let adds = commit.writer.op.as_ref().is_some_and(|op| op.kind == OpKind::Add);
             return ensure(adds, ALLOWED, story);
+        }
+        // A record that a follower needs stays for longer than it states.
+        if old.state().is_final() && old.due_us != new.due_us && !change.is_by_client() {
+            let followed = known.inputs.as_ref().is_some_and(|inputs| inputs.has_followers(key));
+            let is_over = old.due_us.is_some_and(|due_us| commit.clock_us() >= due_us);
+            let stays = differs_only(old, new, |was| was.due_us = new.due_us);
+            return ensure(followed && is_over && stays, ALLOWED, story);
         }
         // Another node may clear the row that this one has cleared.
         let expired = new.history.first().is_some_and(|event| event.kind == EventKind::Expired);
@@ -124,6 +141,9 @@ impl Checker {
                 story,
             );
         }
+        let is_asked = change.by(&[OpKind::Cancel]) || waits_anew(change);
+        let stays = old.held_by().is_none() || new.held_by() == old.held_by();
+        ensure(stays || is_asked, "a held job stays where it is", story)?;
         let starts = !old.state().is_claimed() && new.state().is_claimed();
         let in_time =
             !starts || old.due_us.is_none_or(|due_us| new.started_us.is_some_and(|at_us| at_us < due_us));
@@ -252,6 +272,7 @@ impl Checker {
         ensure(at_home, "workers claim for themselves", story)?;
         ensure(!new.cancel_requested(), "a cancelled job never starts again", story)?;
         let job = (new.job_type.clone(), new.id.clone());
+        known.check_task(&holder, number, new)?;
         known.moved_us.insert(new.job_type.clone(), commit.now_us);
         known.load.add(&holder, commit.now_us);
         known.tenants.claimed(&worker, number, &new.job_type, &new.tenant, commit.now_us);
@@ -386,6 +407,27 @@ impl Checker {
     }
 }
 
+/// Whether a client adds a job again with dependencies.
+fn waits_anew(change: &Change<'_>) -> bool {
+    change.by(&[OpKind::Add]) && change.commit.states(change.key).is_some_and(|new| !new.after.is_empty())
+}
+
+/// A client holds a job that waits, or releases it: then it is back in its place.
+fn check_held(change: &Change<'_>) -> Result<(), Broken> {
+    let Change { commit, old, new, .. } = *change;
+    let stays = (old.order_us(), old.priority, old.attempts) == (new.order_us(), new.priority, new.attempts);
+    let waits = !old.state().is_claimed() && !old.state().is_final() && old.unmet() == 0;
+    let is_right = match new.held_by() {
+        Some(_) => change.by(&[OpKind::Hold]) && old.held_by().is_none(),
+        // Its time has come for the writer, or soon after that.
+        None => {
+            let in_time = new.state() == State::Delayed || commit.clock_us() >= new.order_us();
+            change.by(&[OpKind::Release]) && old.held_by().is_some() && in_time && !is_kept(new)
+        }
+    };
+    ensure(stays && waits && is_right, "a job is held, and released to its place", || change.story())
+}
+
 /// A job keeps its claim while its run goes on, and only clients change what follows the run.
 fn check_running(known: &mut CheckerState, change: &Change<'_>) -> Result<(), Broken> {
     let Change { commit, old, new, .. } = *change;
@@ -416,12 +458,15 @@ fn is_moved(old: &Job, new: &Job) -> bool {
         != (new.state(), new.changed_us, &new.paused(), &new.limited())
 }
 
-/// Whether the only change is that a first job now depends on this one.
-fn is_awaited_now(old: &Job, new: &Job) -> bool {
-    if old.awaited.is_some() || new.awaited.is_none() {
-        return false;
-    }
-    differs_only(old, new, |was| was.awaited = new.awaited)
+/// Whether the only change is that a first job now depends on this one, or follows it.
+fn is_marked_now(old: &Job, new: &Job) -> bool {
+    let is_awaited = old.awaited.is_none() && new.awaited.is_some();
+    let is_followed = !old.followed && new.followed;
+    (is_awaited || is_followed)
+        && differs_only(old, new, |was| {
+            was.awaited = if is_awaited { new.awaited } else { was.awaited };
+            was.followed |= is_followed;
+        })
 }
 
 /// Whether the change from `old` to `new` is exactly what `change` does.
