@@ -227,8 +227,10 @@ async fn jobs_are_held_and_released_as_one() {
     // Jobs that it holds are found again among those that are paused, and count once.
     let held =
         world.bulk("1", Action::Hold, "state in (delayed, pending, paused, running, blocked)", 50).await;
-    assert_eq!((held.matched, held.changed), (5, 3));
-    assert_eq!(refused(&held), [("it runs", 1), ("it waits for other jobs", 1)]);
+    assert_eq!((held.matched, held.changed), (5, 4));
+    assert_eq!(refused(&held), [("it runs", 1)]);
+    let after = world.get("after").await;
+    assert_eq!((after.state(), after.holder()), (State::Blocked, Some(Holder::Client)));
     for id in ["a", "b", "later"] {
         assert_eq!(world.get(id).await.held_by(), Some(Holder::Client), "{id}");
     }
@@ -236,7 +238,8 @@ async fn jobs_are_held_and_released_as_one() {
     assert_eq!((held.changed, refused(&held)), (0, vec![("it has ended", 1)]));
 
     let released = world.bulk("3", Action::Release, "", 70).await;
-    assert_eq!((released.changed, refused(&released)), (3, vec![("an operator holds it", 1)]));
+    assert_eq!((released.changed, refused(&released)), (4, vec![("an operator holds it", 1)]));
+    assert_eq!(world.get("after").await.holder(), None);
     assert_eq!(world.states(&["a", "b", "later"]).await, [State::Pending, State::Pending, State::Delayed]);
     assert_eq!(world.get("operator").await.held_by(), Some(Holder::Operator));
 }
