@@ -189,7 +189,7 @@ async fn a_client_holds_its_own_jobs_and_an_operator_all() {
     assert!(by.starts_with("priority, delay_ms; by token:"), "{by}");
     // Nor do dependencies, nor an end.
     let after = json!({"id": "a", "if_exists": "again", "after": [{"id": "b"}]});
-    assert_eq!(client.post("/v1/jobs/t", &after).await.status, 200);
+    assert_eq!(client.post("/v1/jobs/t", &after).await.status, 201);
     let blocked = client.get(JOB).await.body;
     assert_eq!((&blocked["state"], &blocked["paused_by"]), (&json!("blocked"), &json!("operator")));
     assert_eq!(post(&client, "release").await.error(), (403, "forbidden"));
