@@ -7,7 +7,6 @@ use crate::answer::answers;
 use crate::bulk::quoted;
 use crate::jobs::NewJob;
 use crate::names::{GroupName, Name};
-use crate::why::Reason;
 use crate::word::words;
 
 /// Most groups that one request creates.
@@ -166,46 +165,6 @@ answers! {
         pub groups: Vec<Group>,
         /// There may be more: repeat the request with `after` set to this. Missing on the last page.
         pub next: Option<String>,
-    }
-
-    /// What the jobs of a group wait for.
-    #[derive(PartialEq, Eq)]
-    pub struct GroupWhy {
-        /// The group's name.
-        pub name: String,
-        /// Its tenant.
-        pub tenant: String,
-        /// Whether it has ended.
-        pub state: GroupState,
-        /// Why it has not ended in one line, for people.
-        pub sentence: String,
-        /// The number of its jobs and groups that have not ended.
-        pub open: u64,
-        /// The number of the jobs that were looked at: at most 20 in each state.
-        pub looked_at: u64,
-        /// Whether these were all.
-        pub complete: bool,
-        /// Why these jobs are in their states, the most frequent reason first.
-        pub reasons: Vec<GroupReason>,
-        /// The groups in it that have not ended, at most 20 of them.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        pub groups: Vec<String>,
-    }
-
-    /// Jobs of a group that are in their states for the same reason.
-    #[derive(PartialEq, Eq)]
-    pub struct GroupReason {
-        /// The reason.
-        pub reason: Reason,
-        /// Their number, among those that were looked at.
-        pub jobs: u64,
-        /// The type of one of them.
-        #[serde(rename = "type")]
-        pub job_type: String,
-        /// Its id.
-        pub id: String,
-        /// The reason for its state in one line, for people.
-        pub sentence: String,
     }
 
     /// The group of a job.

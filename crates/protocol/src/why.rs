@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 use crate::after::{End, Otherwise};
 use crate::answer::answers;
 use crate::filters::Limited;
+use crate::groups::GroupState;
 use crate::jobs::State;
 use crate::locking::WhyLocks;
 use crate::names::{JobId, JobType, WorkerId};
@@ -226,5 +227,45 @@ answers! {
         pub error: Option<String>,
         /// The document's job, if there is one.
         pub job: Option<Why>,
+    }
+
+    /// What the jobs of a group wait for.
+    #[derive(PartialEq, Eq)]
+    pub struct GroupWhy {
+        /// The group's name.
+        pub name: String,
+        /// Its tenant.
+        pub tenant: String,
+        /// Whether it has ended.
+        pub state: GroupState,
+        /// Why it has not ended in one line, for people.
+        pub sentence: String,
+        /// The number of its jobs and groups that have not ended.
+        pub open: u64,
+        /// The number of the jobs that were looked at: at most 20 in each state.
+        pub looked_at: u64,
+        /// Whether these were all.
+        pub complete: bool,
+        /// Why these jobs are in their states, the most frequent reason first.
+        pub reasons: Vec<GroupReason>,
+        /// The groups in it that have not ended, at most 20 of them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub groups: Vec<String>,
+    }
+
+    /// Jobs of a group that are in their states for the same reason.
+    #[derive(PartialEq, Eq)]
+    pub struct GroupReason {
+        /// The reason.
+        pub reason: Reason,
+        /// Their number, among those that were looked at.
+        pub jobs: u64,
+        /// The type of one of them.
+        #[serde(rename = "type")]
+        pub job_type: String,
+        /// Its id.
+        pub id: String,
+        /// The reason for its state in one line, for people.
+        pub sentence: String,
     }
 }

@@ -409,7 +409,20 @@ impl Client {
         };
         self.note("was told", told);
         self.endless.append(&mut lock(&endless));
-        let Ok(added) = added else { return };
+        if let Ok(added) = added {
+            self.check_added(jobs, &keys, added, &before, (begun_us, clock_us));
+        }
+    }
+
+    /// Compares what a client was told of its jobs with the store.
+    fn check_added(
+        &self,
+        jobs: &[NewJob],
+        keys: &[JobKey],
+        added: Vec<Outcome>,
+        before: &BTreeMap<JobKey, u64>,
+        (begun_us, clock_us): (i64, i64),
+    ) {
         for (n, added) in added.into_iter().enumerate() {
             let changed = match &added {
                 Outcome::Found(found) => {
@@ -428,7 +441,7 @@ impl Client {
             };
             let count = |adds: &BTreeMap<JobKey, u64>, key: &JobKey| adds.get(key).copied().unwrap_or(0);
             let is_true = changed.is_none_or(|key| {
-                self.setting.checker.known(|known| count(&known.adds, &key) > count(&before, &key))
+                self.setting.checker.known(|known| count(&known.adds, &key) > count(before, &key))
             });
             if !is_true {
                 let story = format!("{:?} was told of {:?}: {added:?}", self.link.site, keys[n]);

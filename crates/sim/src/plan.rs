@@ -20,8 +20,6 @@ use crate::link::{Rates, SLOW_STORE_MS};
 use crate::locking::LockPlan;
 use crate::rng::SeededRng;
 
-/// How long a membership must not have changed to be stable.
-pub const QUIET_PERIOD: Duration = Duration::from_secs(2);
 /// Worlds have jobs that lock from this seed on.
 pub const LOCKS_FROM: u64 = 1_000_000;
 
