@@ -473,7 +473,7 @@ impl Client {
 
     /// Whether a job is held, as the store has it.
     fn is_held(&self, key: &JobKey) -> bool {
-        let held = |known: &mut CheckerState| known.jobs.get(key)?.record.as_ref()?.held_by();
+        let held = |known: &mut CheckerState| known.jobs.get(key)?.record.as_ref()?.holder();
         self.setting.checker.known(held).is_some()
     }
 
@@ -527,7 +527,7 @@ impl Client {
         let record = self.setting.checker.known(|known| known.jobs.get(key)?.record.clone());
         // It may have expired, and be gone by now.
         if matches!(held, Ok(Ok(())))
-            && record.is_some_and(|job| !job.state().is_final() && job.held_by().is_none())
+            && record.is_some_and(|job| !job.state().is_final() && job.holder().is_none())
         {
             let story = format!("{:?} was told that {key:?} is held", self.link.site);
             self.setting.core.violated("acknowledged changes are in the store", story);
@@ -566,7 +566,7 @@ impl Client {
             .transact(|tx| async move {
                 let job = jobs::get(&tx, space, &key.0, &key.1).await?.ok_or(Error::NotFound)?;
                 // The server refuses this.
-                if job.held_by().is_some() {
+                if job.holder().is_some() {
                     return Ok(jobs::Retried::Not(job.state()));
                 }
                 jobs::retry(&tx, space, &key.0, &key.1, runtime.now_us()).await

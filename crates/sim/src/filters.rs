@@ -253,7 +253,7 @@ impl Filters {
             let job = known.get(key).and_then(|rows| rows.record.as_ref());
             // What a client holds waits for no filter.
             let is_kept = |job: &Job| job.paused().is_some() || job.limited().is_some();
-            if job.is_none_or(|job| !is_kept(job) || job.held_by().is_some()) {
+            if job.is_none_or(|job| !is_kept(job) || job.holder().is_some()) {
                 self.kept.remove(key);
             }
             if let Some(job) = job.filter(|job| self.could_start(job)) {
@@ -274,7 +274,7 @@ impl Filters {
         let has_room = |buckets: BTreeMap<Bucket, usize>| {
             buckets.iter().all(|(bucket, most)| self.in_bucket(bucket) < *most)
         };
-        waits && job.held_by().is_none() && self.buckets(job).is_some_and(has_room)
+        waits && job.holder().is_none() && self.buckets(job).is_some_and(has_room)
     }
 
     /// When the rate of a job has a place, in µs of the clocks of the workers of its starts, and how much later a pass may find it, in µs. `None` without a

@@ -107,11 +107,15 @@ impl Inputs {
         known: &BTreeMap<JobKey, JobRows>,
     ) -> Result<(), Broken> {
         let followers = self.followers.remove(key).filter(|_| is_pruned).unwrap_or_default();
+        // A job that was added again for another tenant is nobody's input any more.
+        let log = self.sources.get(key).into_iter().flatten();
+        let tenant = log.rev().find_map(|(_, source)| source.as_ref().map(|(tenant, _)| tenant.as_str()));
         let needs = |follower: &&JobKey| {
             let job = known.get(*follower).and_then(|rows| rows.record.as_ref());
             job.is_some_and(|job| {
                 let mut inputs = job.inputs.values();
                 !job.state().is_final()
+                    && tenant == Some(job.tenant.as_str())
                     && inputs.any(|input| (&input.job_type, &input.id) == (&key.0, &key.1))
             })
         };

@@ -236,7 +236,7 @@ impl UniqueKeys {
         )?;
         let kept = |job: &Job| {
             let numbers = (job.priority, job.attempts, job.crashes, job.snoozes, job.unmet());
-            (job.tenant.clone(), job.unique.clone(), job.unique_key.clone(), numbers, job.held_by())
+            (job.tenant.clone(), job.unique.clone(), job.unique_key.clone(), numbers, job.holder())
         };
         let edited = matches!(new.history.first().map(|event| &event.kind), Some(EventKind::Edited { .. }));
         ensure(kept(old) == kept(new) && edited, STAYS, story)?;

@@ -113,11 +113,12 @@ impl TouchedRows {
             }
             Row::Follower(job, follower) => {
                 // The row of a follower may change without the record.
-                let followers = &mut jobs.entry(job).or_default().followers;
-                match &change.new {
-                    Some(_) => followers.insert(follower),
-                    None => followers.remove(&follower),
-                };
+                match (&change.new, jobs.get_mut(&job)) {
+                    (Some(_), _) => drop(jobs.entry(job).or_default().followers.insert(follower)),
+                    (None, Some(rows)) => drop(rows.followers.remove(&follower)),
+                    // The job that it follows was removed before.
+                    (None, None) => {}
+                }
             }
             Row::Index(job, place) => {
                 if let (model::IndexRow::Active(worker), Some(old), Some(new)) =

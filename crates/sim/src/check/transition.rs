@@ -141,8 +141,8 @@ impl Checker {
                 story,
             );
         }
-        let is_asked = change.by(&[OpKind::Cancel]) || waits_anew(change);
-        let stays = old.held_by().is_none() || new.held_by() == old.held_by();
+        let is_asked = change.by(&[OpKind::Cancel]) || waits_anew(change) || change.is_refused();
+        let stays = old.holder().is_none() || new.holder() == old.holder();
         ensure(stays || is_asked, "a held job stays where it is", story)?;
         let starts = !old.state().is_claimed() && new.state().is_claimed();
         let in_time =
@@ -154,6 +154,14 @@ impl Checker {
         let is_aside = new.state() == State::Delayed && !is_kept(new) && new.unmet() == 0;
         if is_due && waits(old) && is_aside && !change.is_by_client() && old.history == new.history {
             return Ok(());
+        }
+        // One that is held while it waits for others is taken out when they have ended.
+        if old.unmet() > 0
+            && old.holder().is_some()
+            && new.held_by() == old.holder()
+            && !change.is_by_client()
+        {
+            return ensure(new.unmet() == 0, ALLOWED, story);
         }
         // One commit may put the job back and take it out again. Its time may be the same as before if a clock was set back.
         let is_same = || differs_only(old, new, |_| {});
@@ -416,13 +424,16 @@ fn waits_anew(change: &Change<'_>) -> bool {
 fn check_held(change: &Change<'_>) -> Result<(), Broken> {
     let Change { commit, old, new, .. } = *change;
     let stays = (old.order_us(), old.priority, old.attempts) == (new.order_us(), new.priority, new.attempts);
-    let waits = !old.state().is_claimed() && !old.state().is_final() && old.unmet() == 0;
-    let is_right = match new.held_by() {
-        Some(_) => change.by(&[OpKind::Hold]) && old.held_by().is_none(),
+    let waits = !old.state().is_claimed() && !old.state().is_final() && old.unmet() == new.unmet();
+    let is_right = match new.holder() {
+        Some(_) => change.by(&[OpKind::Hold]) && old.holder().is_none(),
         // Its time has come for the writer, or soon after that.
         None => {
             let in_time = new.state() == State::Delayed || commit.clock_us() >= new.order_us();
-            change.by(&[OpKind::Release]) && old.held_by().is_some() && in_time && !is_kept(new)
+            change.by(&[OpKind::Release])
+                && old.holder().is_some()
+                && in_time
+                && (new.unmet() > 0 || !is_kept(new))
         }
     };
     ensure(stays && waits && is_right, "a job is held, and released to its place", || change.story())
