@@ -318,69 +318,7 @@ impl Client {
         let is_late = self.setting.plan.jumps && not_before_us.is_some();
         let are_endless: Vec<bool> = new.iter().map(|(_, script)| is_late || script.is_endless()).collect();
         let keys: Arc<[JobKey]> = new.iter().map(|(key, _)| key.clone()).collect();
-        let mut tenants: BTreeMap<JobKey, String> = match &self.setting.plan.eligibility {
-            Some(_) => self.setting.checker.known(|known| {
-                let tenant = |rows: &JobRows| rows.record.as_ref().map(|job| job.tenant.clone());
-                known.jobs.iter().map(|(key, rows)| (key.clone(), tenant(rows).unwrap_or_default())).collect()
-            }),
-            None => BTreeMap::new(),
-        };
-        let others: Vec<JobKey> = tenants.keys().cloned().collect();
-        let plan = self.setting.plan.eligibility.as_ref();
-        let after = |n: usize| match (plan, &self.hub) {
-            (Some(plan), Some(hub)) => plan.after_hub(&self.rng, &keys[n], hub),
-            (Some(plan), None) => plan.after(&self.rng, &keys[n], &keys[..n], &others),
-            (None, _) => Vec::new(),
-        };
-        let groups = match keyed && self.setting.plan.schedules {
-            true => self.setting.checker.known(|known| known.groups.open()),
-            false => Vec::new(),
-        };
-        let jobs: Arc<[NewJob]> = new
-            .into_iter()
-            .enumerate()
-            .map(|(n, ((job_type, id), script))| {
-                let tenant = self.payer.clone().unwrap_or_else(|| self.setting.plan.tenant(&self.rng));
-                let own: Vec<&String> =
-                    groups.iter().filter(|(of, _)| *of == tenant).map(|(_, name)| name).collect();
-                let group = (!own.is_empty() && self.rng.chance(500)).then(|| *self.rng.choose(&own));
-                let timeouts = self.setting.plan.timeouts(&self.rng);
-                let after = after(n);
-                // Results are of the same tenant. It may be another one by then.
-                let of_first =
-                    after.first().and_then(|one| tenants.get(&(one.job_type.clone(), one.id.clone())));
-                let tenant = match of_first.filter(|tenant| self.payer.is_none() && !tenant.is_empty()) {
-                    Some(of_first) if self.rng.chance(700) => of_first.clone(),
-                    _ => tenant,
-                };
-                let is_own = |on: &JobKey| tenants.get(on) == Some(&tenant);
-                let inputs = plan.map(|plan| plan.inputs(&self.rng, &after, is_own)).unwrap_or_default();
-                tenants.insert(keys[n].clone(), tenant.clone());
-                let unique = keyed.then(|| self.setting.plan.unique(&self.rng)).flatten();
-                // A job that is replaced stays continuous, or not.
-                let unique = unique
-                    .filter(|unique| unique.on_conflict != OnConflict::Replace || !script.is_continuous());
-                let priority = plan.filter(|_| self.rng.chance(300)).map(|plan| plan.priority(&self.rng));
-                let spec = JobSpec {
-                    tenant,
-                    task: self.setting.plan.task(&self.rng, &job_type),
-                    timeouts,
-                    max_attempts,
-                    retry: crate::plan::Plan::retry(&self.rng),
-                    lifetime: self.setting.plan.lifetime(&self.rng),
-                    group: group.map(|group| Member::of(group)),
-                    unique,
-                    inputs,
-                    continuous: script.is_continuous(),
-                    tags: (n % 3 > 0).then(|| format!("tag-{}", n % 3)).into_iter().collect(),
-                    locks: script.locks.clone(),
-                    reasons: plan.map(|plan| plan.reasons(&self.rng)).unwrap_or_default(),
-                    ..JobSpec::default()
-                };
-                let new = NewJob::new(&job_type, &id, script.options(&self.rng));
-                NewJob { spec, priority, not_before_us, after, ..new }
-            })
-            .collect();
+        let jobs: Arc<[NewJob]> = self.new_jobs(new, &keys, (not_before_us, max_attempts), keyed);
         for job in jobs.iter().filter(|job| !job.after.is_empty()) {
             self.note("lets wait", format!("{} for {:?}", job.id, job.after));
         }
@@ -448,6 +386,78 @@ impl Client {
                 self.setting.core.violated("acknowledged changes are in the store", story);
             }
         }
+    }
+
+    /// What is stated of jobs with these scripts.
+    fn new_jobs(
+        &self,
+        new: Vec<(JobKey, Script)>,
+        keys: &[JobKey],
+        (not_before_us, max_attempts): (Option<i64>, Option<u32>),
+        keyed: bool,
+    ) -> Arc<[NewJob]> {
+        let mut tenants: BTreeMap<JobKey, String> = match &self.setting.plan.eligibility {
+            Some(_) => self.setting.checker.known(|known| {
+                let tenant = |rows: &JobRows| rows.record.as_ref().map(|job| job.tenant.clone());
+                known.jobs.iter().map(|(key, rows)| (key.clone(), tenant(rows).unwrap_or_default())).collect()
+            }),
+            None => BTreeMap::new(),
+        };
+        let others: Vec<JobKey> = tenants.keys().cloned().collect();
+        let plan = self.setting.plan.eligibility.as_ref();
+        let after = |n: usize| match (plan, &self.hub) {
+            (Some(plan), Some(hub)) => plan.after_hub(&self.rng, &keys[n], hub),
+            (Some(plan), None) => plan.after(&self.rng, &keys[n], &keys[..n], &others),
+            (None, _) => Vec::new(),
+        };
+        let groups = match keyed && self.setting.plan.schedules {
+            true => self.setting.checker.known(|known| known.groups.open()),
+            false => Vec::new(),
+        };
+        new.into_iter()
+            .enumerate()
+            .map(|(n, ((job_type, id), script))| {
+                let tenant = self.payer.clone().unwrap_or_else(|| self.setting.plan.tenant(&self.rng));
+                let own: Vec<&String> =
+                    groups.iter().filter(|(of, _)| *of == tenant).map(|(_, name)| name).collect();
+                let group = (!own.is_empty() && self.rng.chance(500)).then(|| *self.rng.choose(&own));
+                let timeouts = self.setting.plan.timeouts(&self.rng);
+                let after = after(n);
+                // Results are of the same tenant. It may be another one by then.
+                let of_first =
+                    after.first().and_then(|one| tenants.get(&(one.job_type.clone(), one.id.clone())));
+                let tenant = match of_first.filter(|tenant| self.payer.is_none() && !tenant.is_empty()) {
+                    Some(of_first) if self.rng.chance(700) => of_first.clone(),
+                    _ => tenant,
+                };
+                let is_own = |on: &JobKey| tenants.get(on) == Some(&tenant);
+                let inputs = plan.map(|plan| plan.inputs(&self.rng, &after, is_own)).unwrap_or_default();
+                tenants.insert(keys[n].clone(), tenant.clone());
+                let unique = keyed.then(|| self.setting.plan.unique(&self.rng)).flatten();
+                // A job that is replaced stays continuous, or not.
+                let unique = unique
+                    .filter(|unique| unique.on_conflict != OnConflict::Replace || !script.is_continuous());
+                let priority = plan.filter(|_| self.rng.chance(300)).map(|plan| plan.priority(&self.rng));
+                let spec = JobSpec {
+                    tenant,
+                    task: self.setting.plan.task(&self.rng, &job_type),
+                    timeouts,
+                    max_attempts,
+                    retry: crate::plan::Plan::retry(&self.rng),
+                    lifetime: self.setting.plan.lifetime(&self.rng),
+                    group: group.map(|group| Member::of(group)),
+                    unique,
+                    inputs,
+                    continuous: script.is_continuous(),
+                    tags: (n % 3 > 0).then(|| format!("tag-{}", n % 3)).into_iter().collect(),
+                    locks: script.locks.clone(),
+                    reasons: plan.map(|plan| plan.reasons(&self.rng)).unwrap_or_default(),
+                    ..JobSpec::default()
+                };
+                let new = NewJob::new(&job_type, &id, script.options(&self.rng));
+                NewJob { spec, priority, not_before_us, after, ..new }
+            })
+            .collect()
     }
 
     async fn cancel(&mut self, key: &JobKey) {

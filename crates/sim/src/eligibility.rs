@@ -25,7 +25,7 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 /// The highest limit.
 const MOST_AT_ONCE: u64 = 4;
 /// The periods of rates, in ms.
-const PERIODS_MS: [u64; 3] = [200, 2_000, 10_000];
+const PERIODS_MS: [u64; 4] = [200, 2_000, 10_000, 30_000];
 /// A reason that states no limit.
 const REASON: &str = "hot";
 /// The prefix of a reason that states a limit.
@@ -37,12 +37,13 @@ const BEGINNINGS: [&str; 3] = ["c0-", "c1-", "f"];
 const PRIORITIES: [i8; 6] = [-20, -1, 0, 0, 1, 19];
 
 /// The actions of filters. Most of them have an effect.
-const ACTIONS: [Action; 9] = [
+const ACTIONS: [Action; 10] = [
     Action::Pause,
     Action::Pause,
     Action::Pause,
     Action::Concurrency,
     Action::Concurrency,
+    Action::Rate,
     Action::Rate,
     Action::Accept,
     Action::Continue,

@@ -574,34 +574,6 @@ pub const MUTANTS: &[Mutant] = &[
         replace: "",
         why: "The output of a removed job stays in the store for ever.",
     },
-    Mutant {
-        name: "unique_key_survives_its_claim",
-        file: "crates/queue/src/transition.rs",
-        find: "            unique_rows::stop_waiting(tx, keys, job)?;\n",
-        replace: "",
-        why: "A job that holds its key while it waits holds it while it runs: a change that comes then is lost.",
-    },
-    Mutant {
-        name: "unique_key_survives_its_end",
-        file: "crates/queue/src/transition.rs",
-        find: "            unique_rows::release(tx, keys, job)?;\n",
-        replace: "",
-        why: "A job that has ended keeps others from being added.",
-    },
-    Mutant {
-        name: "unique_key_survives_its_job",
-        file: "crates/queue/src/jobs.rs",
-        find: "    unique_rows::clear(tx, keys, job)?;\n",
-        replace: "",
-        why: "The key of a removed job keeps others from being added for ever.",
-    },
-    Mutant {
-        name: "taken_key_is_free",
-        file: "crates/queue/src/unique_rows.rs",
-        find: "            if own != Some((&row.job_type, &row.id))\n",
-        replace: "            if row.until_us.is_some() && own != Some((&row.job_type, &row.id))\n",
-        why: "Two jobs hold one key.",
-    },
 ];
 
 /// Mistakes about locks.
