@@ -156,12 +156,9 @@ impl Checker {
             return Ok(());
         }
         // One that is held while it waits for others is taken out when they have ended.
-        if old.unmet() > 0
-            && old.holder().is_some()
-            && new.held_by() == old.holder()
-            && !change.is_by_client()
-        {
-            return ensure(new.unmet() == 0, ALLOWED, story);
+        if old.unmet() > 0 && old.holder().is_some() && new.held_by() == old.holder() {
+            let is_stated = old.history == new.history || change.by(&[OpKind::Add]);
+            return ensure(new.unmet() == 0 && is_stated, ALLOWED, story);
         }
         // One commit may put the job back and take it out again. Its time may be the same as before if a clock was set back.
         let is_same = || differs_only(old, new, |_| {});
