@@ -34,7 +34,7 @@ pub struct When {
     pub zone: Option<String>,
     /// The time between two fires, in ms: 1 s to ten years. It is counted from 1970 on, and not from the last fire.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1_000, maximum = 315_360_000_000_u64)]
+    #[schema(minimum = 1_000, maximum = 315_619_200_000_u64)]
     pub every_ms: Option<u64>,
     /// With `every_ms`: moves every fire by this time, in ms.
     #[serde(default, deserialize_with = "crate::number::optional", skip_serializing_if = "Option::is_none")]
