@@ -271,7 +271,9 @@ fn wrong(plan: &Plan, jobs: &BTreeMap<i64, Fired>, log: &Log) -> Vec<String> {
         }
     }
     for stretch in &plan.stretches {
-        let (mut at_us, mut last) = (stretch.from_us, None);
+        // A job from before a pause may still be open.
+        let before = jobs.range(..stretch.from_us).next_back().map(|(_, fired)| fired);
+        let (mut at_us, mut last) = (stretch.from_us, before);
         if !plan.matches(stretch, at_us) {
             wrong.push(format!("a stretch begins beside the calendar: {stretch:?}"));
         }
