@@ -358,6 +358,7 @@ async fn a_killed_fleet_leaves_neither_orphan_nor_double() {
     // One that it has not started itself is seen, too.
     signal(before[1].0, "-9").await;
     home.until_logged("it was started by an earlier fleet process").await;
+    until_gone(before[1].1).await;
     home.until(4).await;
     server.want(0);
     home.until(0).await;
