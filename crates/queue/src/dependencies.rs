@@ -357,7 +357,7 @@ pub async fn settle(tx: &Transaction, keys: &Keyspace, group: &Unsettled, now_us
     // Transactions that settle the same group conflict here, once its last dependent is updated.
     let Some(outcome) = reads::value(tx, &group.row(keys), "unsettled row").await? else { return Ok(0) };
     let record = read_job(tx, keys, &group.job_type, &group.id).await?;
-    // Also if it runs again by now: whoever let it do so can then find those that are cancelled only here.
+    // Also if it runs again by now: the retry that let it do so then finds those that are cancelled only here.
     let keeps = matches!(outcome, DependencyEnd::Failed | DependencyEnd::Cancelled)
         && record.is_some_and(|job| job.followed);
     settle_groups(tx, keys, group.clone(), outcome, (false, keeps), now_us).await

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! *Exactly once.* The row has ended in the transaction that adds the callback jobs, and only a row that has not ended is settled. So they are added at most once,
-//! whoever settles and however often. A mark is there from the creation of a group until its end, and gets another versionstamp with each end of
+//! whichever server settles, and however often. A mark is there from the creation of a group until its end, and gets another versionstamp with each end of
 //! a job: a server that sees the stamp sees the sum with it. So the last end is always looked at, after a crash by the next server.
 //!
 //! *Adds.* A job is added only to an open group. The add reads the row, which closing and ending write: nothing is added to a group that has ended. Only

@@ -2,7 +2,7 @@
 //! checks who may have a key, by rules of its own.
 //!
 //! - No two jobs have one key. For a period, a job has it until the end that its record states, or until a client removes it.
-//! - A job of which a client is told that it has a key has that key: it waits, or has not ended, or its period is not over, as its mode says. So no key
+//! - A job that an answer names as the holder of a key has that key: it waits, or has not ended, or its period is not over, as its mode says. So no key
 //!   blocks without a job.
 //! - A job that waits again has its key, unless another one has it.
 //! - A job that an addition replaces stays where it is, or waits for the time that the addition states.
@@ -199,7 +199,7 @@ impl UniqueKeys {
     ) -> Result<(), Broken> {
         let holder = (found.job_type.clone(), found.id.clone());
         let Some(name) = key_of(&new.job_type, &new.spec) else {
-            return Err((BLOCKS, format!("{} has no key, and is told of {found:?}", new.id)));
+            return Err((BLOCKS, format!("{} has no key, and its answer names {found:?}", new.id)));
         };
         let had = match found.until_us {
             None => self.held_us.get(&(name.clone(), holder)).is_some_and(|until_us| *until_us >= begun_us),
@@ -210,7 +210,7 @@ impl UniqueKeys {
                 until_us > clock_us && periods.any(|period| period.over_us >= begun_us)
             }
         };
-        ensure(had, BLOCKS, || format!("{} is told of {found:?}, by {name:?} at {clock_us}", new.id))
+        ensure(had, BLOCKS, || format!("the answer to {} names {found:?}, by {name:?} at {clock_us}", new.id))
     }
 
     /// Checks a job that a client edits, or that an addition replaces.

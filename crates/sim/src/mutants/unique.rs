@@ -65,13 +65,13 @@ pub const UNIQUE_MUTANTS: &[Mutant] = &[
         file: "crates/queue/src/edit.rs",
         find: "        set_options(tx, keys, job, options)?;\n",
         replace: "        let _ = (set_options, options);\n",
-        why: "A client is told that a job has the new options, and it runs with the old ones.",
+        why: "An answer says that a job has the new options, and it runs with the old ones.",
     },
     Mutant {
         name: "run_after_this_forgotten",
         file: "crates/queue/src/unique.rs",
         find: "            jobs::add_to_run(tx, keys, job, &new, now_us).await?;\n",
         replace: "            let _ = new;\n",
-        why: "A client is told that a job runs once more, and it does not.",
+        why: "An answer says that a job runs once more, and it does not.",
     },
 ];
