@@ -64,3 +64,32 @@ pub async fn all<T: 'static>(mut tasks: JoinSet<Result<T, String>>) -> Result<Ve
     }
     Ok(values)
 }
+
+/// What a benchmark runs with.
+pub struct Program {
+    /// The binary of `--turnwise`.
+    pub turnwise: PathBuf,
+    /// The folder of `--dir`, or one of this name.
+    pub dir: PathBuf,
+    /// Runs its requests.
+    pub runtime: tokio::runtime::Runtime,
+}
+
+impl Program {
+    /// Reads the options that all benchmarks have. With `--help`, prints the usage and returns `None`.
+    ///
+    /// # Errors
+    /// There is no runtime.
+    pub fn start(usage: &str, name: &str) -> Result<Option<Self>, String> {
+        if std::env::args().any(|word| word == "--help") {
+            println!("{usage}");
+            return Ok(None);
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+        Ok(Some(Self {
+            turnwise: option("--turnwise").map_or_else(|| "target/release/turnwise".into(), PathBuf::from),
+            dir: option("--dir").map_or_else(|| std::env::temp_dir().join(name), PathBuf::from),
+            runtime: runtime.map_err(|error| error.to_string())?,
+        }))
+    }
+}

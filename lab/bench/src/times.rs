@@ -40,3 +40,12 @@ pub fn ratios(ratios: impl Iterator<Item = f64>) -> String {
         [f64::min, f64::max].map(|of: fn(f64, f64) -> f64| ratios.iter().copied().fold(f64::NAN, of));
     format!("{:.3} ({least:.3} to {most:.3})", median(ratios.iter().copied()))
 }
+
+/// Now, in µs since the Unix epoch.
+///
+/// # Panics
+/// Before the year 1970.
+pub fn now_us() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("it is after 1970");
+    i64::try_from(now.as_micros()).expect("it is before the year 290000")
+}

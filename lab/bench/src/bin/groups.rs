@@ -1,7 +1,7 @@
 //! What a group costs its jobs: many jobs are added, run by external workers and ended, without a group, in one group, and as arrays in one
 //! group, in turns, on `turnwise serve` with its embedded store. The clients run in this process, on the same cores.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use turnwise_lab_bench::external::{Callback, Worker, add};
 use turnwise_lab_bench::http_client::Connection;
 use turnwise_lab_bench::server::Server;
 use turnwise_lab_bench::times::{median, ratios};
-use turnwise_lab_bench::{all, empty, number, option, remove};
+use turnwise_lab_bench::{Program, all, empty, number, remove};
 use turnwise_testkit::process;
 
 /// The most jobs of one request, and of one with an array.
@@ -88,15 +88,10 @@ struct Run {
 }
 
 fn main() -> Result<(), String> {
-    if std::env::args().any(|word| word == "--help") {
-        println!("{USAGE}");
+    let Some(Program { turnwise, dir, runtime }) = Program::start(USAGE, "bench-groups")? else {
         return Ok(());
-    }
-    let turnwise = option("--turnwise").map_or_else(|| "target/release/turnwise".into(), PathBuf::from);
-    let dir = option("--dir").map_or_else(|| std::env::temp_dir().join("bench-groups"), PathBuf::from);
+    };
     let (jobs, rounds) = (number("--jobs", 100_000), number("--rounds", 5));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
     println!(
         "{jobs} jobs, {SUBMITTERS} submitters with {BATCH} jobs per request ({ARRAY} of an array), then {WORKERS} workers with {SLOTS} slots each"
     );

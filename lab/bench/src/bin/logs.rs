@@ -1,7 +1,7 @@
 //! How long jobs wait for their worker while 1,000 others log 1,000 lines each, on `turnwise serve` with its embedded store. The clients run
 //! in this process, on the same cores.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use turnwise_lab_bench::http_client::Connection;
 use turnwise_lab_bench::server::Server;
 use turnwise_lab_bench::times::Times;
-use turnwise_lab_bench::{empty, number, option, remove};
+use turnwise_lab_bench::{Program, empty, number, remove};
 use turnwise_testkit::process;
 
 /// The jobs that log.
@@ -46,14 +46,10 @@ struct Job {
 }
 
 fn main() -> Result<(), String> {
-    if std::env::args().any(|word| word == "--help") {
-        println!("{USAGE}");
+    let Some(Program { turnwise, dir, runtime }) = Program::start(USAGE, "bench-logs")? else {
         return Ok(());
-    }
-    let turnwise = option("--turnwise").map_or_else(|| "target/release/turnwise".into(), PathBuf::from);
-    let dir = empty(&option("--dir").map_or_else(|| std::env::temp_dir().join("bench-logs"), PathBuf::from))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
+    };
+    let dir = empty(&dir)?;
     for round in 0..number("--rounds", 1) {
         runtime.block_on(measure(&turnwise, &dir.join(round.to_string())))?;
     }

@@ -1,9 +1,9 @@
 //! How a rate of starts is kept: two nodes of `turnwise serve` on one store in etcd, external workers at both, and more waiting jobs than may start.
 //! One node is killed with SIGKILL, and started again. The starts have the times that the servers record.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 use turnwise_client::protocol::{Action, EventKind, PutFilter, Rate, RateAlgorithm};
 use turnwise_client::{AddJob, Added, Client, ListJobs, NewJob, Outcome, Run, WorkerOptions, work};
 use turnwise_lab_bench::server::Server;
-use turnwise_lab_bench::{all, empty, number, option, remove};
+use turnwise_lab_bench::times::now_us;
+use turnwise_lab_bench::{Program, all, empty, number, remove};
 use turnwise_testkit::{EtcdCluster, free_ports};
 
 const JOB_TYPE: &str = "limited";
@@ -34,21 +35,11 @@ const AIM: f64 = 0.98;
 const USAGE: &str = "options: --turnwise FILE  --dir DIR  --rate N (starts per second, 100)  --seconds N (60)  --kill N (the second of the kill, 30; 0 for none)  --down N (seconds until the start after it, 2)";
 
 fn main() -> Result<(), String> {
-    if std::env::args().any(|word| word == "--help") {
-        println!("{USAGE}");
+    let Some(Program { turnwise, dir, runtime }) = Program::start(USAGE, "bench-rates")? else {
         return Ok(());
-    }
-    let turnwise = option("--turnwise").map_or_else(|| "target/release/turnwise".into(), PathBuf::from);
-    let dir = option("--dir").map_or_else(|| std::env::temp_dir().join("bench-rates"), PathBuf::from);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
+    };
     runtime.block_on(measure(&turnwise, &empty(&dir)?))?;
     remove(&dir)
-}
-
-fn now_us() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
-    i64::try_from(now.as_micros()).expect("it is before the year 290000")
 }
 
 async fn measure(turnwise: &Path, dir: &Path) -> Result<(), String> {

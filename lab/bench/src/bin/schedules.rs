@@ -3,10 +3,10 @@
 //! clients run in this process, on the same cores.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -17,8 +17,8 @@ use tokio::time::{Instant, sleep};
 use turnwise_lab_bench::external::Worker;
 use turnwise_lab_bench::http_client::Connection;
 use turnwise_lab_bench::server::Server;
-use turnwise_lab_bench::times::{Times, median};
-use turnwise_lab_bench::{all, empty, number, option, remove};
+use turnwise_lab_bench::times::{Times, median, now_us};
+use turnwise_lab_bench::{Program, all, empty, number, remove};
 use turnwise_testkit::process;
 
 /// The connections that write schedules.
@@ -42,21 +42,11 @@ const HOUR_US: i64 = 60 * MINUTE_US;
 const USAGE: &str = "options: --turnwise FILE  --dir DIR  --schedules N (10000)  --seconds N (idle, 60)  --rounds N (fires, 10)  --rate N (other jobs per second, 20)  --lead N (seconds before each fire without other work, 20)";
 
 fn main() -> Result<(), String> {
-    if std::env::args().any(|word| word == "--help") {
-        println!("{USAGE}");
+    let Some(Program { turnwise, dir, runtime }) = Program::start(USAGE, "bench-schedules")? else {
         return Ok(());
-    }
-    let turnwise = option("--turnwise").map_or_else(|| "target/release/turnwise".into(), PathBuf::from);
-    let dir = option("--dir").map_or_else(|| std::env::temp_dir().join("bench-schedules"), PathBuf::from);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
+    };
     runtime.block_on(measure(&turnwise, &empty(&dir)?))?;
     remove(&dir)
-}
-
-fn now_us() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
-    i64::try_from(now.as_micros()).expect("it is before the year 290000")
 }
 
 async fn sleep_until_us(at_us: i64) {

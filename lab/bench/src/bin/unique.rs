@@ -1,7 +1,7 @@
 //! What a unique key costs an add: the same jobs are added without a key and with keys of each kind, in turns, over HTTP, to `turnwise serve` with
 //! its embedded store. The clients run in this process, on the same cores.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
@@ -12,7 +12,7 @@ use turnwise_lab_bench::external::{AddedJob, add};
 use turnwise_lab_bench::http_client::Connection;
 use turnwise_lab_bench::server::Server;
 use turnwise_lab_bench::times::{median, ratios};
-use turnwise_lab_bench::{all, empty, number, option, remove};
+use turnwise_lab_bench::{Program, all, empty, number, remove};
 use turnwise_testkit::process;
 
 const JOB_TYPE: &str = "noop";
@@ -81,15 +81,10 @@ struct Phase {
 }
 
 fn main() -> Result<(), String> {
-    if std::env::args().any(|word| word == "--help") {
-        println!("{USAGE}");
+    let Some(Program { turnwise, dir, runtime }) = Program::start(USAGE, "bench-unique")? else {
         return Ok(());
-    }
-    let turnwise = option("--turnwise").map_or_else(|| "target/release/turnwise".into(), PathBuf::from);
-    let dir = option("--dir").map_or_else(|| std::env::temp_dir().join("bench-unique"), PathBuf::from);
+    };
     let (jobs, batched) = (number("--jobs", 20_000), number("--batched", 100_000));
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
     println!(
         "adds: {jobs} jobs, one per request, {SUBMITTERS} submitters; {batched} jobs, {BATCH} per request, {OF_BATCHES} submitters"
     );
