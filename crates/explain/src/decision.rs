@@ -1,5 +1,6 @@
 //! The next decision about the head of a type's queue, as one worker with all free slots of the type would make it.
 
+use crate::boxed;
 use std::collections::BTreeMap;
 
 use turnwise_policy::schedule::HoldReason;
@@ -32,7 +33,8 @@ pub(crate) struct Head {
 
 impl Head {
     /// Reads at least the first `least` jobs, and decides.
-    pub async fn read(reader: &Reader<'_>, snapshot: &Snapshot, least: usize) -> Result<Head> {
+    #[boxed]
+    pub async fn read<'a>(reader: &'a Reader<'a>, snapshot: &Snapshot, least: usize) -> Result<Head> {
         let (room, rules) = (snapshot.free(), &reader.rules.queue);
         let first = compared(rules, &[], room);
         let asked = least.max(first);

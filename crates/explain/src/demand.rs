@@ -1,5 +1,6 @@
 //! How many slots a job type needs. Autoscalers read this.
 
+use crate::boxed;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
@@ -41,8 +42,9 @@ impl Trackers {
 ///
 /// # Errors
 /// Those of the store.
-pub async fn demand(
-    reader: &Reader<'_>,
+#[boxed]
+pub async fn demand<'a>(
+    reader: &'a Reader<'a>,
     trackers: &Trackers,
     snapshot: &Snapshot,
     target_ms: u64,

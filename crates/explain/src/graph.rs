@@ -1,5 +1,6 @@
 //! What a job waits for, and what waits for it, as a graph: for its page.
 
+use crate::boxed;
 use std::collections::{BTreeMap, VecDeque};
 
 use turnwise_protocol::State;
@@ -74,7 +75,8 @@ pub struct Graph {
 ///
 /// # Errors
 /// Those of the store.
-pub async fn around(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Result<Graph> {
+#[boxed]
+pub async fn around<'a>(reader: &'a Reader<'a>, viewer: &dyn Viewer, job: &Job) -> Result<Graph> {
     let read = async |job_type: &str, id: &str| jobs::get(reader.tx, reader.keys, job_type, id).await;
     let mut graph = Graph {
         trace_id: job.trace.map(|trace| u128::from_be_bytes(trace.trace_id)).map(|id| format!("{id:032x}")),

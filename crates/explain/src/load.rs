@@ -1,5 +1,6 @@
 //! The load that the tenants of a type make, from which the pages simulate other shares.
 
+use crate::boxed;
 use turnwise_policy::fair_share::Fairness;
 use turnwise_queue::counts::Kind;
 use turnwise_worker::RotationRules;
@@ -38,7 +39,8 @@ pub struct TenantLoad {
 ///
 /// # Errors
 /// Those of the store.
-pub async fn of_type(reader: &Reader<'_>, job_type: &str) -> Result<Load> {
+#[boxed]
+pub async fn of_type<'a>(reader: &'a Reader<'a>, job_type: &str) -> Result<Load> {
     let snapshot = Snapshot::read(reader, job_type, Of::First).await?;
     let [pending] = jobs_by_tenant(reader, job_type, [Kind::Pending]).await?;
     let mut tenants: Vec<TenantLoad> = snapshot

@@ -1,5 +1,6 @@
 //! A job's locks: those that it holds, those that delay it with the jobs that block them, and its weight.
 
+use crate::boxed;
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_policy::schedule;
 use turnwise_protocol::{LevelWeight, LockWeight, Reason, WhyLocks};
@@ -91,9 +92,10 @@ impl Locked {
     }
 
     /// All details, for programs.
-    pub async fn why(
+    #[boxed]
+    pub async fn why<'a>(
         self,
-        reader: &Reader<'_>,
+        reader: &'a Reader<'a>,
         viewer: &dyn Viewer,
         snapshot: &Snapshot,
         job: &Job,

@@ -1,5 +1,6 @@
 //! The first jobs of a type's queue, with the reason for the state of each.
 
+use crate::boxed;
 use turnwise_protocol::{QueuedJob, Reason, State as JobState};
 use turnwise_queue::{Then, jobs};
 
@@ -12,7 +13,8 @@ use crate::{Error, Reader, Result, locked, reason, shown};
 ///
 /// # Errors
 /// Those of the store.
-pub async fn queue(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize) -> Result<Vec<QueuedJob>> {
+#[boxed]
+pub async fn queue<'a>(reader: &'a Reader<'a>, snapshot: &Snapshot, limit: usize) -> Result<Vec<QueuedJob>> {
     let mut running = running(reader, snapshot, limit).await?;
     let mut waiting = waiting(reader, snapshot, limit).await?;
     let mut off_queue = off_queue(reader, snapshot, limit).await?;

@@ -4,6 +4,7 @@
 //! job's end. A start is visible immediately, in the rows of running jobs. `docs/design/explanation.md` has
 //! limits and formulas.
 
+use crate::boxed;
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::{StreamExt, TryStreamExt, stream};
@@ -132,8 +133,9 @@ pub(crate) struct Running {
 ///
 /// # Errors
 /// Those of the store.
-pub async fn types(
-    reader: &Reader<'_>,
+#[boxed]
+pub async fn types<'a>(
+    reader: &'a Reader<'a>,
     job_type: Option<&str>,
     from: Option<&str>,
 ) -> Result<(Vec<String>, Option<String>)> {
@@ -157,7 +159,8 @@ impl Snapshot {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn read(reader: &Reader<'_>, job_type: &str, of: Of<'_>) -> Result<Snapshot> {
+    #[boxed]
+    pub async fn read<'a>(reader: &'a Reader<'a>, job_type: &str, of: Of<'a>) -> Result<Snapshot> {
         let (tx, keys, now_us) = (reader.tx, reader.keys, reader.now_us());
         let rules = reader.rules.fair(job_type).clone();
         let workers = workers::list(tx, keys, job_type).await?;
@@ -435,7 +438,8 @@ impl Snapshot {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn tenant(&self, reader: &Reader<'_>, tenant: &str, most: usize) -> Result<api::Tenant> {
+    #[boxed]
+    pub async fn tenant<'a>(&self, reader: &'a Reader<'a>, tenant: &str, most: usize) -> Result<api::Tenant> {
         let none = Standing { shares: self.rules.shares.of(tenant), ..Standing::default() };
         let standing = self.tenants.get(tenant).unwrap_or(&none);
         let queue = match standing.waits {
@@ -483,7 +487,8 @@ impl Snapshot {
     ///
     /// # Errors
     /// Those of the store.
-    pub async fn summary(&self, reader: &Reader<'_>) -> Result<api::TypeSummary> {
+    #[boxed]
+    pub async fn summary<'a>(&self, reader: &'a Reader<'a>) -> Result<api::TypeSummary> {
         Ok(api::TypeSummary {
             job_type: self.job_type.clone(),
             capacity: self.capacity,

@@ -1,5 +1,6 @@
 //! The state of a job type, for the metrics, the history and the slots that follow the demand.
 
+use crate::boxed;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -65,8 +66,9 @@ pub struct Wanted {
 ///
 /// # Errors
 /// Those of the store.
-pub async fn wanted(
-    reader: &Reader<'_>,
+#[boxed]
+pub async fn wanted<'a>(
+    reader: &'a Reader<'a>,
     trackers: &Trackers,
     job_type: &str,
     target: Duration,
@@ -91,7 +93,8 @@ pub async fn wanted(
 ///
 /// # Errors
 /// Those of the store.
-pub async fn of_type(reader: &Reader<'_>, trackers: &Trackers, job_type: &str) -> Result<OfType> {
+#[boxed]
+pub async fn of_type<'a>(reader: &'a Reader<'a>, trackers: &Trackers, job_type: &str) -> Result<OfType> {
     let snapshot = Snapshot::read(reader, job_type, Of::First).await?;
     let [pending] = jobs_by_tenant(reader, job_type, [Kind::Pending]).await?;
     let found: Vec<OfTenant> = snapshot

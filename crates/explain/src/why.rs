@@ -1,5 +1,6 @@
 //! The reason for a job's state.
 
+use crate::boxed;
 use turnwise_protocol::{Awaited, Expected, Limited, MAX_COUNTED, Position, Reason, Why};
 use turnwise_queue::{Job, State as QueueState, concurrency, dependencies, jobs, rates, workers};
 
@@ -10,7 +11,12 @@ use crate::{Reader, Result, Viewer, decision, locked, position, reason, shown, t
 ///
 /// # Errors
 /// Those of the store.
-pub async fn waits(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Result<Option<(Reason, String)>> {
+#[boxed]
+pub async fn waits<'a>(
+    reader: &'a Reader<'a>,
+    viewer: &dyn Viewer,
+    job: &Job,
+) -> Result<Option<(Reason, String)>> {
     if job.state() == QueueState::Running {
         return Ok(None);
     }
@@ -22,8 +28,9 @@ pub async fn waits(reader: &Reader<'_>, viewer: &dyn Viewer, job: &Job) -> Resul
 ///
 /// # Errors
 /// Those of the store.
-pub async fn reason_of(
-    reader: &Reader<'_>,
+#[boxed]
+pub async fn reason_of<'a>(
+    reader: &'a Reader<'a>,
     viewer: &dyn Viewer,
     snapshot: &Snapshot,
     job: &Job,
@@ -126,7 +133,8 @@ async fn explain(reader: &Reader<'_>, viewer: &dyn Viewer, snapshot: &Snapshot, 
 ///
 /// # Errors
 /// Those of the store.
-pub async fn why(reader: &Reader<'_>, viewer: &dyn Viewer, job: Job) -> Result<Why> {
+#[boxed]
+pub async fn why<'a>(reader: &'a Reader<'a>, viewer: &dyn Viewer, job: Job) -> Result<Why> {
     let snapshot = Snapshot::read(reader, &job.job_type, Of::Tenant(&job.tenant)).await?;
     let Cause { reason, sentence, mut predecessors, node, after, limited, locked } =
         explain(reader, viewer, &snapshot, &job).await?;

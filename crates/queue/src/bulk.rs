@@ -13,6 +13,7 @@
 //! to meet the condition otherwise may be changed or not. Jobs in some indices change their place there: while a pass over
 //! such an index changes jobs, another pass follows, up to [`MAX_PASSES`].
 
+use crate::boxed;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -173,6 +174,7 @@ pub enum Created {
 ///
 /// # Errors
 /// `Invalid` for a wrong id, condition or priority.
+#[boxed]
 pub async fn create(tx: &Transaction, keys: &Keyspace, new: &NewOperation, now_us: i64) -> Result<Created> {
     check_name("id", &new.id, MAX_BULK_ID_BYTES)?;
     if let Action::Priority(priority) = new.action {
@@ -270,12 +272,14 @@ fn write(tx: &Transaction, keys: &Keyspace, operation: &Operation) -> Result<()>
 }
 
 /// An operation, if it exists.
+#[boxed]
 pub async fn get(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Option<Operation>> {
     let operation: Option<Operation> = reads::value(tx, &keys.bulk(id), "bulk operation").await?;
     Ok(operation.map(|operation| Operation { id: id.to_owned(), ..operation }))
 }
 
 /// Up to `limit` operations in the order of their ids, after `after` if given. Adds no read conflict.
+#[boxed]
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -290,6 +294,7 @@ pub async fn list(
 }
 
 /// Ends an operation that runs; returns it as it is now. `None` if there is none with this id.
+#[boxed]
 pub async fn end(
     tx: &Transaction,
     keys: &Keyspace,
@@ -316,6 +321,7 @@ pub fn expect(tx: &Transaction, keys: &Keyspace, operation: Operation, about: u6
 }
 
 /// Makes `node` the node that makes the steps, if their number is still `steps`. Returns whether it is.
+#[boxed]
 pub async fn take(tx: &Transaction, keys: &Keyspace, id: &str, steps: u64, node: &str) -> Result<bool> {
     let Some(mut operation) = get(tx, keys, id).await? else { return Ok(false) };
     if operation.standing != Standing::Running || operation.steps != steps {
@@ -328,6 +334,7 @@ pub async fn take(tx: &Transaction, keys: &Keyspace, id: &str, steps: u64, node:
 }
 
 /// Removes operations that ended before `before_us`: those among the first [`MAX_KEPT`], and ids that are remembered. Returns how many.
+#[boxed]
 pub async fn prune(tx: &Transaction, keys: &Keyspace, before_us: i64) -> Result<usize> {
     let mut pruned = 0;
     for operation in list(tx, keys, None, MAX_KEPT).await? {
@@ -379,7 +386,8 @@ const IS_HELD: &str = "it is held";
 const NOT_HELD: &str = "it is not held";
 
 /// Makes a step.
-pub async fn step(tx: &Transaction, keys: &Keyspace, step: &Step<'_>, now_us: i64) -> Result<Stepped> {
+#[boxed]
+pub async fn step<'a>(tx: &'a Transaction, keys: &Keyspace, step: &Step<'a>, now_us: i64) -> Result<Stepped> {
     let Some(mut operation) = get(tx, keys, step.id).await? else { return Ok(Stepped::Over) };
     if operation.standing != Standing::Running || operation.node != step.node {
         return Ok(Stepped::Over);

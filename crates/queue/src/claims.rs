@@ -1,6 +1,7 @@
 //! The operations of workers on jobs. Every write is fenced: its transaction returns [`Error::Halt`] unless the claim still
 //! holds the job and the worker is still a member.
 
+use crate::boxed;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -85,6 +86,7 @@ pub async fn release_due(
 }
 
 /// How many delayed jobs of a type are due, and were not released yet; counts up to `most`. Adds no read conflict.
+#[boxed]
 pub async fn count_due(
     tx: &Transaction,
     keys: &Keyspace,
@@ -98,6 +100,7 @@ pub async fn count_due(
 }
 
 /// The number of the next claim of a worker that does not count its claims itself.
+#[boxed]
 pub async fn next_number(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<u64> {
     let next = latest_number(tx, keys, job_type, worker).await? + 1;
     set_latest_number(tx, keys, job_type, worker, next)?;
@@ -116,12 +119,14 @@ pub fn set_latest_number(
 }
 
 /// The number of the latest claim of a worker that does not count its claims itself; 0 before its first one.
+#[boxed]
 pub async fn latest_number(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<u64> {
     let row = keys.claim_number(job_type, worker);
     Ok(reads::value(tx, &row, "claim number").await?.unwrap_or(0))
 }
 
 /// The numbers of the claims under which a worker holds jobs, up to `limit` of them. Adds no read conflict.
+#[boxed]
 pub async fn numbers(
     tx: &Transaction,
     keys: &Keyspace,
@@ -141,6 +146,7 @@ pub async fn numbers(
 /// The jobs that a worker holds under claims with numbers above `number`, in the order of numbers. Returns up to `limit`,
 /// or as many as the transaction has room for. The worker may not have received the assignment of these jobs. Empty only if
 /// there are none.
+#[boxed]
 pub async fn claims_after(
     tx: &Transaction,
     keys: &Keyspace,
@@ -204,7 +210,8 @@ impl Claiming {
 }
 
 /// [`claim_with`] with the default levels. `None` if the job was not claimed.
-pub async fn claim(context: Context<'_>, id: &str, claim: &Claim) -> Result<Option<Job>> {
+#[boxed]
+pub async fn claim<'a>(context: Context<'a>, id: &'a str, claim: &Claim) -> Result<Option<Job>> {
     static LEVELS: LazyLock<Levels> = LazyLock::new(Levels::default);
     Ok(claim_with(context, &LEVELS, id, claim).await?.job())
 }
@@ -218,12 +225,13 @@ pub async fn claim_with(context: Context<'_>, levels: &Levels, id: &str, claim: 
 
 /// Like [`claim_with`], under `terms` and with the limits of a filter. A transaction that claims several jobs passes the
 /// same `tally` for all of them.
-pub async fn claim_within(
-    context: Context<'_>,
-    levels: &Levels,
+#[boxed]
+pub async fn claim_within<'a>(
+    context: Context<'a>,
+    levels: &'a Levels,
     tally: &mut Tally,
     filter: Option<&Limits>,
-    terms: &TermsOfType<'_>,
+    terms: &TermsOfType<'a>,
     id: &str,
     claim: &Claim,
 ) -> Result<Claiming> {
@@ -352,6 +360,7 @@ impl<'a> Report<'a> {
 }
 
 /// Reports progress: replaces the job's `info`. Writes only the worker's own row.
+#[boxed]
 pub async fn update(
     tx: &Transaction,
     keys: &Keyspace,
@@ -365,11 +374,12 @@ pub async fn update(
 }
 
 /// The same with lines of log, which have rows of their own.
-pub async fn report(
-    tx: &Transaction,
+#[boxed]
+pub async fn report<'a>(
+    tx: &'a Transaction,
     keys: &Keyspace,
-    RunKey { job_type, id, claim }: RunKey<'_>,
-    report: Report<'_>,
+    RunKey { job_type, id, claim }: RunKey<'a>,
+    report: Report<'a>,
     now_us: i64,
 ) -> Result<Answer> {
     report.check()?;
@@ -459,9 +469,10 @@ pub enum Ended {
 
 /// Ends a run, and with it the claim. `info` is the job's last report. `sort_key` is that of the next run, where keys decide.
 /// Idempotent: safe to repeat when the outcome is not known.
-pub async fn end(
-    context: Context<'_>,
-    id: &str,
+#[boxed]
+pub async fn end<'a>(
+    context: Context<'a>,
+    id: &'a str,
     claim: &Claim,
     ending: &Ending,
     info: Option<&RawValue>,
@@ -471,12 +482,13 @@ pub async fn end(
 }
 
 /// The same with lines of log.
-pub async fn end_with(
-    context: Context<'_>,
-    id: &str,
+#[boxed]
+pub async fn end_with<'a>(
+    context: Context<'a>,
+    id: &'a str,
     claim: &Claim,
     ending: &Ending,
-    report: Report<'_>,
+    report: Report<'a>,
     sort_key: Option<f64>,
 ) -> Result<Ended> {
     let Context { tx, keys, job_type, now_us, kept } = context;
@@ -751,6 +763,7 @@ async fn end_run(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &Claim
 }
 
 /// The job, if this claim still holds it and its worker is still a member.
+#[boxed]
 pub async fn held(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str, claim: &Claim) -> Result<Job> {
     check_member(tx, keys, job_type, &claim.worker).await?;
     let job = read_job(tx, keys, job_type, id).await?.ok_or(Error::Halt)?;

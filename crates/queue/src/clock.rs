@@ -10,6 +10,7 @@
 //! would give an exact order. However, they would not survive a copy to another engine, and due times would still need a
 //! clock.
 
+use crate::boxed;
 use std::time::Duration;
 
 use turnwise_store::Store;
@@ -27,6 +28,7 @@ pub const COMPARE_INTERVAL: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// Those of the store. The clock then continues as before.
+#[boxed]
 pub async fn compare(store: &Store, keys: &Keyspace) -> Result<()> {
     let clock = store.clock();
     let agreed_us = store

@@ -19,6 +19,7 @@
 //!
 //! [`crate::rates`] limits starts in the same way.
 
+use crate::boxed;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -190,16 +191,19 @@ impl Tally {
 }
 
 /// How many jobs of a bucket run, up to the highest limit. Adds no read conflict.
+#[boxed]
 pub async fn count(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Result<usize> {
     Ok(rows(tx, keys.bucket_holders(bucket), MAX_LIMIT as usize).await?.len())
 }
 
 /// How many jobs wait because a bucket has no room, up to `limit`. Adds no read conflict.
+#[boxed]
 pub async fn waiting(tx: &Transaction, keys: &Keyspace, bucket: &Bucket, limit: usize) -> Result<usize> {
     Ok(rows(tx, keys.limited_in(bucket), limit).await?.len())
 }
 
 /// Up to `limit` running jobs of a bucket, each with its row. Adds no read conflict.
+#[boxed]
 pub async fn running(
     tx: &Transaction,
     keys: &Keyspace,
@@ -220,6 +224,7 @@ fn guard(bucket: &Bucket) -> u64 {
 
 /// Takes a pending job out of the queue until its bucket has room. Returns whether it was pending. `stamp` is that of the
 /// filters, if there are any: a filter's limit applies only as long as the filters stay the same.
+#[boxed]
 pub async fn hold_back(
     tx: &Transaction,
     keys: &Keyspace,
@@ -234,6 +239,7 @@ pub async fn hold_back(
 }
 
 /// The same; a job that waits for a rate returns when it may start.
+#[boxed]
 pub async fn hold_back_until(
     tx: &Transaction,
     keys: &Keyspace,
@@ -333,6 +339,7 @@ async fn first_type(tx: &Transaction, keys: &Keyspace, range: KeyRange) -> Resul
 
 /// Marks a bucket for the types of its limited jobs, if an end found more than one type, or a pause of its rate ends earlier. Marks as many as the
 /// transaction has room for. Returns whether there was such a bucket. Use a transaction of its own.
+#[boxed]
 pub async fn mark_rest(tx: &Transaction, keys: &Keyspace) -> Result<bool> {
     let found = rows(tx, keys.unmarked(), 1).await?;
     let Some((row, _)) = found.first() else { return Ok(false) };
@@ -413,6 +420,7 @@ impl Rotation {
 
 /// How many limited jobs of a type the next calls of [`release_limited`] would return to the queue; counts up to
 /// [`BUCKETS_AT_ONCE`] buckets, and [`MAX_RELEASED`] jobs of each. Adds no read conflict.
+#[boxed]
 pub async fn releasable(tx: &Transaction, keys: &Keyspace, job_type: &str, now_us: i64) -> Result<usize> {
     let mut releasable = 0;
     for (mark, _) in rows(tx, keys.roomy(job_type), BUCKETS_AT_ONCE).await? {
@@ -707,6 +715,7 @@ async fn put_back(tx: &Transaction, keys: &Keyspace, row: &Bytes) -> Result<Opti
 /// Reads up to `limit` jobs that filters limit, after `after`. Returns those to the queue that an older version of the
 /// filters limited, as many as the transaction has room for: the new filters decide. Returns where to continue; `None` at
 /// the end.
+#[boxed]
 pub async fn release_old(
     tx: &Transaction,
     keys: &Keyspace,

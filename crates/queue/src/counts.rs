@@ -8,6 +8,7 @@
 //! row for each such transaction. [`fold`] replaces them by one, and removes rows that count nothing, or the names of tenants
 //! would accumulate.
 
+use crate::boxed;
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, Index};
 
@@ -198,11 +199,13 @@ fn less_one(place: &Place) -> Sum {
 }
 
 /// The counts of a tenant's jobs of one type. Not for a transaction that has moved such a job.
+#[boxed]
 pub async fn of_tenant(tx: &Transaction, keys: &Keyspace, job_type: &str, tenant: &str) -> Result<Counts> {
     Ok(Counts::of_sum(&tx.sum(&keys.counts_of(job_type, tenant)).await?))
 }
 
 /// The counts of all jobs of a type. Reads a row per tenant.
+#[boxed]
 pub async fn of_type(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Counts> {
     let mut all = Counts::default();
     let mut rest = Some(keys.counts(job_type));
@@ -227,6 +230,7 @@ pub struct Counted {
 
 /// The counts of up to `limit` types and tenants, in the order of type and tenant, after `after` if given. Those that have no jobs
 /// are left out. Fewer than `limit` mean that there are no more. Reads without conflicts.
+#[boxed]
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -239,6 +243,7 @@ pub async fn list(
 }
 
 /// The same for the tenants of one type, after the tenant `after` if given.
+#[boxed]
 pub async fn list_of_type(
     tx: &Transaction,
     keys: &Keyspace,
@@ -343,6 +348,7 @@ pub struct Folded {
 
 /// Reads up to 1,000 rows after `after`. Makes one row of each sum that has several, and removes sums that are 0, as many as the
 /// transaction has room for. Conflicts with another call, and with an add to a row that it removes or replaces.
+#[boxed]
 pub async fn fold(
     tx: &Transaction,
     keys: &Keyspace,
@@ -421,6 +427,7 @@ async fn fold_one(
 ///
 /// # Errors
 /// As the store.
+#[boxed]
 pub async fn rebuild(store: &Store, keys: &Keyspace) -> Result<u64> {
     let mut sums: BTreeMap<(String, String), Sum> = BTreeMap::new();
     let mut members = Members::default();

@@ -16,6 +16,7 @@
 //! *What counts.* A run that waits for a lock cannot report. Its heartbeat timeout starts again when it has the lock, and
 //! the timeout of the whole run continues. A parked job has no run. A continuous job has no timeout for the whole run.
 
+use crate::boxed;
 use bytes::Bytes;
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, Transaction};
@@ -65,6 +66,7 @@ pub struct Due {
 
 /// Up to `limit` runs that are due at `now_us`, earliest due first, starting at the position `from` if given. Also returns
 /// the position after them if there may be more. Adds no read conflict.
+#[boxed]
 pub async fn due(
     tx: &Transaction,
     keys: &Keyspace,
@@ -101,6 +103,7 @@ pub async fn due(
 }
 
 /// Moves the check of a run to `at_us`. Does nothing if it has been moved since, or the run has ended.
+#[boxed]
 pub async fn postpone(tx: &Transaction, keys: &Keyspace, due: &Due, at_us: i64) -> Result<()> {
     let Due { job_type, id, claim, deadline, .. } = due;
     let active = read_active(tx, keys, job_type, &claim.worker, id).await?;
@@ -117,6 +120,7 @@ pub async fn postpone(tx: &Transaction, keys: &Keyspace, due: &Due, at_us: i64) 
 /// Revokes the claim of a run that has exceeded a timeout: that is a crash, with a backoff. Does nothing if the run has
 /// reported since, has ended, or, for a heartbeat timeout, has begun to wait for a lock or got one. The worker stays a
 /// member; its further writes for this run return [`Error::Halt`](crate::Error::Halt).
+#[boxed]
 pub async fn expire(
     tx: &Transaction,
     keys: &Keyspace,

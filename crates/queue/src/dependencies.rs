@@ -25,6 +25,7 @@
 //! add searched, too, both conflict over one row ([`Keyspace::after_guard`]). If it did not, its job had no dependents yet,
 //! and the same argument applies to the add that made its job awaited.
 
+use crate::boxed;
 use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
@@ -165,6 +166,7 @@ async fn group_of(tx: &Transaction, keys: &Keyspace, other: &mut Job, now_us: i6
 /// Prepares an add with many dependencies: marks the records of dependencies that have not ended as awaited, and those of inputs as
 /// followed. Starts with the `from`th, marks as many as the transaction has room for, and returns how far it came. The add then writes
 /// only small rows and fits one transaction, however large these records are. The marks have no other effect.
+#[boxed]
 pub async fn announce(
     tx: &Transaction,
     keys: &Keyspace,
@@ -255,6 +257,7 @@ async fn after_rows(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<
 }
 
 /// The dependencies of a job that have not ended, up to [`MAX_AFTER`]. Adds no read conflict.
+#[boxed]
 pub async fn unmet(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<After>> {
     let rows = after_rows(tx, keys, job).await?;
     rows.into_iter()
@@ -266,6 +269,7 @@ pub async fn unmet(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<A
 }
 
 /// The jobs that wait for a job to end, by type and id: up to `limit`. Adds no read conflict.
+#[boxed]
 pub async fn dependents(
     tx: &Transaction,
     keys: &Keyspace,
@@ -338,6 +342,7 @@ impl Unsettled {
 }
 
 /// The first such group, after `after` if given. Adds no read conflict.
+#[boxed]
 pub async fn next_unsettled(
     tx: &Transaction,
     keys: &Keyspace,
@@ -353,6 +358,7 @@ pub async fn next_unsettled(
 
 /// Updates some dependents of a group, at least one, and the dependents of jobs that this cancels. Use a transaction of its
 /// own. Returns how many were updated; the group is removed with its last one.
+#[boxed]
 pub async fn settle(tx: &Transaction, keys: &Keyspace, group: &Unsettled, now_us: i64) -> Result<usize> {
     // Transactions that settle the same group conflict here, once its last dependent is updated.
     let Some(outcome) = reads::value(tx, &group.row(keys), "unsettled row").await? else { return Ok(0) };

@@ -10,6 +10,7 @@
 //! The history states who changed which members, and never their values. A line that depended on values would tell a client that guesses
 //! hidden options whether it was right.
 
+use crate::boxed;
 use serde_json::value::RawValue;
 use turnwise_store::Transaction;
 
@@ -56,6 +57,7 @@ pub fn check(job: &Job) -> Result<(), &'static str> {
 ///
 /// # Errors
 /// `Invalid` for a priority out of range.
+#[boxed]
 pub async fn edit(
     tx: &Transaction,
     keys: &Keyspace,
@@ -150,6 +152,7 @@ pub(crate) fn holds_for(job: &Job, holder: Holder) -> bool {
 
 /// Takes a waiting job out of the queue until it is released, or returns why it does not. One that waits for other jobs goes on waiting, and is
 /// held then. A job that an operator holds stays held by the operator.
+#[boxed]
 pub async fn hold(
     tx: &Transaction,
     keys: &Keyspace,
@@ -188,6 +191,7 @@ pub enum Released {
 }
 
 /// Releases a held job.
+#[boxed]
 pub async fn release(
     tx: &Transaction,
     keys: &Keyspace,

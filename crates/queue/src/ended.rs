@@ -10,6 +10,7 @@
 //! 64th row of the other tenants is: with 1,000 tenants, 100 jobs are found in 1,600 rows. More partitions help the second list, and burden
 //! the first.
 
+use crate::boxed;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
@@ -71,6 +72,7 @@ pub type Behind = BTreeMap<u16, Bytes>;
 /// Removes up to `limit` jobs of a type that ended before `before_us`, oldest end first in each partition, or as many as the transaction
 /// has room for. Passes over those whose results are still needed ([`crate::followers`]), and enters them in `behind`. Returns how many it
 /// has dealt with; 0 only if none are left.
+#[boxed]
 pub async fn prune(
     tx: &Transaction,
     keys: &Keyspace,

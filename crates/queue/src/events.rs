@@ -19,6 +19,7 @@
 //!
 //! *Bounds.* Numbered events are kept for a time, and up to a number ([`prune`]).
 
+use crate::boxed;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -232,11 +233,13 @@ impl Default for Head {
 }
 
 /// Whether events are recorded.
+#[boxed]
 pub async fn recording(tx: &Transaction, keys: &Keyspace) -> Result<Recording> {
     read(tx, &keys.event_recording(), Isolation::Serializable).await
 }
 
 /// The end of the numbered events. Adds no conflict.
+#[boxed]
 pub async fn head(tx: &Transaction, keys: &Keyspace) -> Result<Head> {
     read(tx, &keys.event_head(), Isolation::Snapshot).await
 }
@@ -250,6 +253,7 @@ async fn read<T: Default + serde::de::DeserializeOwned>(
 }
 
 /// Asks for events until a time at least, in µs. Begins recording if it has not begun.
+#[boxed]
 pub async fn want(tx: &Transaction, keys: &Keyspace, until_us: i64) -> Result<Recording> {
     let mut recording = recording(tx, keys).await?;
     match &mut recording.until_us {
@@ -267,6 +271,7 @@ pub fn acknowledge(tx: &Transaction, keys: &Keyspace, node: &str, recording: &Re
 }
 
 /// Makes the record complete from the head on, if all nodes record. A node that has died counts until it is removed.
+#[boxed]
 pub async fn confirm(tx: &Transaction, keys: &Keyspace) -> Result<Recording> {
     let mut recording = recording(tx, keys).await?;
     if recording.from.is_some() || !recording.is_on() {
@@ -286,6 +291,7 @@ pub async fn confirm(tx: &Transaction, keys: &Keyspace) -> Result<Recording> {
 }
 
 /// Ends recording if its time is over, and removes all events. Returns whether it did.
+#[boxed]
 pub async fn end(tx: &Transaction, keys: &Keyspace, now_us: i64) -> Result<bool> {
     let recording = recording(tx, keys).await?;
     if recording.until_us.is_none_or(|until_us| now_us < until_us) {
@@ -299,11 +305,13 @@ pub async fn end(tx: &Transaction, keys: &Keyspace, now_us: i64) -> Result<bool>
 }
 
 /// The earliest rows of the log, in the order of their commits. All rows that are not among them come later.
+#[boxed]
 pub async fn collect(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Appended>> {
     collect_up_to(tx, keys, None, MAX_SORTED_BYTES).await
 }
 
 /// The same of the rows that come after `row`: for a reader that may not clear the rows before.
+#[boxed]
 pub async fn collect_after(
     tx: &Transaction,
     keys: &Keyspace,
@@ -370,6 +378,7 @@ pub enum Ordered {
 
 /// Numbers the events of the first of these rows, as many as the transaction has room for. The rows are what [`collect`] has
 /// returned, without those that were moved since. `expected` is the next number after the last move, or that of the collection.
+#[boxed]
 pub async fn order(
     tx: &Transaction,
     keys: &Keyspace,
@@ -431,6 +440,7 @@ impl Out {
 }
 
 /// Drops up to `limit` rows of the log, for when events are not recorded: transactions that began before may still add some.
+#[boxed]
 pub async fn drop_unordered(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<usize> {
     if recording(tx, keys).await?.is_on() {
         return Ok(0);
@@ -466,6 +476,7 @@ pub enum Page {
 }
 
 /// The number of the first event that is there, or of the next one. Adds no conflict.
+#[boxed]
 pub async fn oldest(tx: &Transaction, keys: &Keyspace) -> Result<u64> {
     let recording: Recording = read(tx, &keys.event_recording(), Isolation::Snapshot).await?;
     let from = match recording.from {
@@ -480,6 +491,7 @@ pub async fn oldest(tx: &Transaction, keys: &Keyspace) -> Result<u64> {
 }
 
 /// Up to `limit` rows of the events after the number `since`. Adds no conflict.
+#[boxed]
 pub async fn page(tx: &Transaction, keys: &Keyspace, since: u64, limit: usize) -> Result<Page> {
     tx.prefetch([keys.event_recording(), keys.event_head()]).await?;
     let recording: Recording = read(tx, &keys.event_recording(), Isolation::Snapshot).await?;
@@ -521,6 +533,7 @@ fn row(keys: &Keyspace, key: &[u8], value: &Bytes) -> Result<Row> {
 
 /// Removes rows whose events all happened before a time, in µs, or come before the last `most` events: up to 20 per call. Returns how
 /// many.
+#[boxed]
 pub async fn prune(tx: &Transaction, keys: &Keyspace, before_us: i64, most: u64) -> Result<usize> {
     let next = head(tx, keys).await?.next;
     let rows = reads::rows(tx, keys.events(), PRUNED).await?;

@@ -1,5 +1,6 @@
 //! Failed jobs by their task and the class of their reason, counted from the rows of ended jobs without reading the jobs.
 
+use crate::boxed;
 use std::collections::HashMap;
 
 use bytes::Bytes;
@@ -63,13 +64,14 @@ struct Counted {
 }
 
 /// The `most` most frequent failures of these types and tenants, and of a task if one is given. Adds no read conflict.
-pub async fn most_frequent(
-    tx: &Transaction,
+#[boxed]
+pub async fn most_frequent<'a>(
+    tx: &'a Transaction,
     keys: &Keyspace,
     types: &[String],
     tenants: Option<&[String]>,
     task: Option<&str>,
-    sees: Sees<'_>,
+    sees: Sees<'a>,
     most: usize,
 ) -> Result<Failures> {
     let of = (types, tenants, task.map(hash));

@@ -8,6 +8,7 @@
 //! *Forces.* If a paused job stayed in the queue, every pass would read it, and it would hide the jobs behind it. Rotation
 //! would preempt jobs for it in vain. So a paused job costs two moves, however long it waits, and no reads in between.
 
+use crate::boxed;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -100,6 +101,7 @@ fn check_rate(rule: &Rule) -> Result<()> {
 ///
 /// # Errors
 /// `Invalid`, as [`check`], and if there are too many filters.
+#[boxed]
 pub async fn put(tx: &Transaction, keys: &Keyspace, rule: &Rule) -> Result<()> {
     check(rule)?;
     // Two transactions that both add the last filter conflict.
@@ -134,6 +136,7 @@ pub(crate) async fn ask_again(tx: &Transaction, keys: &Keyspace) -> Result<()> {
 }
 
 /// Removes a filter; returns whether there was one.
+#[boxed]
 pub async fn remove(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<bool> {
     if tx.get(&keys.filter(id)).await?.is_none() {
         return Ok(false);
@@ -144,6 +147,7 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<bool>
 }
 
 /// All filters, by name. Adds no read conflict: their [`stamp`] adds one for all of them.
+#[boxed]
 pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Rule>> {
     let read =
         |key: &Bytes, value: &Bytes| Ok(Rule { id: keys.parse_filter(key)?, ..decode("filter", value)? });
@@ -152,11 +156,13 @@ pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Rule>> {
 
 /// The versionstamp that changes with every change of a filter; `None` before the first. Adds a read conflict: a transaction
 /// that applies filters applies the current ones.
+#[boxed]
 pub async fn stamp(tx: &Transaction, keys: &Keyspace) -> Result<Option<Bytes>> {
     Ok(tx.get(&keys.filters_versionstamp()).await?)
 }
 
 /// How many jobs each filter has paused, of the first `limit` paused jobs, and whether there are more. Adds no read conflict.
+#[boxed]
 pub async fn held(
     tx: &Transaction,
     keys: &Keyspace,
@@ -172,6 +178,7 @@ pub async fn held(
 }
 
 /// Takes a pending job out of the queue, as long as the filters are those of `stamp`. Returns whether it was pending.
+#[boxed]
 pub async fn pause(
     tx: &Transaction,
     keys: &Keyspace,
@@ -191,6 +198,7 @@ pub async fn pause(
 }
 
 /// Cancels a pending job. Returns whether it was pending.
+#[boxed]
 pub async fn reject(
     tx: &Transaction,
     keys: &Keyspace,
@@ -211,6 +219,7 @@ pub type Cursor = Bytes;
 
 /// Reads up to `limit` paused jobs after `after`. Puts jobs that an older version of the filters paused back into the
 /// queue, as many as the transaction has room for. Returns where to continue; `None` at the end.
+#[boxed]
 pub async fn release(
     tx: &Transaction,
     keys: &Keyspace,

@@ -3,6 +3,7 @@
 //! A report is valid for the time that it states. Later ones replace it. One that is not valid any more is not listed, and the next
 //! report of any fleet removes its row.
 
+use crate::boxed;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -33,6 +34,7 @@ pub struct Report {
 ///
 /// # Errors
 /// `Invalid` for a wrong name, and if there are too many fleets.
+#[boxed]
 pub async fn put(tx: &Transaction, keys: &Keyspace, name: &str, report: &Report) -> Result<()> {
     check_name("name", name, MAX_FLEET_NAME_BYTES)?;
     let mut others = 0;
@@ -50,6 +52,7 @@ pub async fn put(tx: &Transaction, keys: &Keyspace, name: &str, report: &Report)
 }
 
 /// Removes a fleet's report; returns whether there was one.
+#[boxed]
 pub async fn remove(tx: &Transaction, keys: &Keyspace, name: &str) -> Result<bool> {
     let was_there = tx.get(&keys.fleet(name)).await?.is_some();
     if was_there {
@@ -59,6 +62,7 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, name: &str) -> Result<boo
 }
 
 /// All valid reports, by name. Adds no read conflict.
+#[boxed]
 pub async fn list(tx: &Transaction, keys: &Keyspace, now_us: i64) -> Result<Vec<(String, Report)>> {
     let mut reports = rows(tx, keys).await?;
     reports.retain(|(_, report)| report.expires_us > now_us);

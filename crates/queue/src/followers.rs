@@ -13,6 +13,7 @@
 //! *Another try.* The row of a job that was cancelled has what the job waited for, so that it can wait for this again
 //! ([`crate::rerun_followers`]).
 
+use crate::boxed;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
@@ -158,6 +159,7 @@ pub(crate) fn clear(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> 
 pub type Given = (String, Input, Option<Job>);
 
 /// The inputs of a job, by name. Adds no read conflict.
+#[boxed]
 pub async fn inputs(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<Given>> {
     prefetch(tx, keys, job).await?;
     let mut given = Vec::with_capacity(job.inputs.len());
@@ -180,6 +182,7 @@ pub struct Follower {
 }
 
 /// The followers of a job, up to `limit`, after this one if given. Adds no read conflict.
+#[boxed]
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,

@@ -22,6 +22,7 @@
 //! *Names.* A group can be removed once it has ended, and its name used again, while jobs of the earlier one are kept. Each group has a number of
 //! its own, which its jobs state and which is in the key of the sum: so these jobs do not count in the later one.
 
+use crate::boxed;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -170,6 +171,7 @@ pub enum Created {
 ///
 /// # Errors
 /// `Invalid` with the field that is wrong: `groups` if there are too many, `group` if another one has the name, `parent` if that is not an open group.
+#[boxed]
 pub async fn create(tx: &Transaction, keys: &Keyspace, new: &NewGroup, now_us: i64) -> Result<Created> {
     new.check()?;
     let NewGroup { tenant, name, at_once, keep_us, .. } = new;
@@ -251,6 +253,7 @@ async fn open_parent(tx: &Transaction, keys: &Keyspace, tenant: &str, name: &str
 ///
 /// # Errors
 /// `NotFound` if it does not exist.
+#[boxed]
 pub async fn close(tx: &Transaction, keys: &Keyspace, tenant: &str, name: &str) -> Result<bool> {
     let mut group = get(tx, keys, tenant, name).await?.ok_or(Error::NotFound)?;
     if !group.open {
@@ -263,11 +266,13 @@ pub async fn close(tx: &Transaction, keys: &Keyspace, tenant: &str, name: &str) 
 }
 
 /// The numbers of a group's jobs. Adds no read conflict.
+#[boxed]
 pub async fn counts(tx: &Transaction, keys: &Keyspace, group: &Group) -> Result<GroupCounts> {
     group_counts::read(tx, keys, &group.tenant, &group.name, group.id).await
 }
 
 /// Up to `limit` groups by tenant and name, after this one if given; only those of a tenant if given. Adds no read conflict.
+#[boxed]
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -285,6 +290,7 @@ pub async fn list(
 }
 
 /// The job that a group adds.
+#[boxed]
 pub async fn callback(
     tx: &Transaction,
     keys: &Keyspace,
@@ -307,6 +313,7 @@ pub struct Marked {
 }
 
 /// Up to `limit` marked groups, after this one if given. Adds no read conflict.
+#[boxed]
 pub async fn marked(
     tx: &Transaction,
     keys: &Keyspace,
@@ -331,6 +338,7 @@ pub struct Settled {
 }
 
 /// Looks at a group after a change: ends it if none of its jobs is left, and adds the jobs with which it calls back. Use a transaction of its own.
+#[boxed]
 pub async fn settle(
     tx: &Transaction,
     keys: &Keyspace,
@@ -430,6 +438,7 @@ pub enum Removed {
 ///
 /// # Errors
 /// `NotFound` if it does not exist.
+#[boxed]
 pub async fn remove(tx: &Transaction, keys: &Keyspace, tenant: &str, name: &str) -> Result<Removed> {
     let group = get(tx, keys, tenant, name).await?.ok_or(Error::NotFound)?;
     // A retry of one of its jobs changes the row.
@@ -449,12 +458,14 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, tenant: &str, name: &str)
 }
 
 /// When the next group is removed, in µs. Adds no read conflict.
+#[boxed]
 pub async fn next_removal(tx: &Transaction, keys: &Keyspace) -> Result<Option<i64>> {
     let read = |key: &Bytes, _: &Bytes| Ok(keys.parse_group_removal(key)?.0);
     Ok(reads::list(tx, keys.group_removals(), 1, read).await?.pop())
 }
 
 /// Removes groups whose time is over: up to `limit`, or as many as the transaction has room for. Returns how many it has looked at.
+#[boxed]
 pub async fn prune(tx: &Transaction, keys: &Keyspace, now_us: i64, limit: usize) -> Result<usize> {
     let read = |key: &Bytes, _: &Bytes| Ok(keys.parse_group_removal(key)?);
     let due: Vec<(i64, String, String)> =

@@ -8,6 +8,7 @@
 //! *Forces.* A chart of a day must not read a day of fine rows of all nodes. And no particular node may be needed to merge: a node that
 //! finds an interval that is over and has no row merges it, and two that do conflict.
 
+use crate::boxed;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -254,12 +255,14 @@ pub fn write(tx: &Transaction, keys: &Keyspace, slot: i64, node: &str, sample: &
 }
 
 /// Whether the state of the store in an interval of the finest resolution is known.
+#[boxed]
 pub async fn has_state(tx: &Transaction, keys: &Keyspace, slot: i64) -> Result<bool> {
     let row = tx.get_with(&keys.history_entry(Step::Fine, slot, ""), Isolation::Snapshot).await?;
     Ok(row.is_some())
 }
 
 /// Merges the samples of one interval that is over and was not merged yet. Returns whether it has found one.
+#[boxed]
 pub async fn compact(tx: &Transaction, keys: &Keyspace, now_us: i64) -> Result<bool> {
     for step in Step::ALL {
         let Some(finer) = step.finer() else { continue };
@@ -305,6 +308,7 @@ async fn edge(tx: &Transaction, keys: &Keyspace, range: KeyRange, last: bool) ->
 
 /// The samples that were taken in `[from_us, to_us)`, each with the begin of its interval in µs, oldest first. At most 10,000 rows are
 /// read. Returns the samples, and where to continue.
+#[boxed]
 pub async fn read(
     tx: &Transaction,
     keys: &Keyspace,

@@ -1,5 +1,6 @@
 //! The operations of clients on jobs.
 
+use crate::boxed;
 use std::mem;
 
 use bytes::Bytes;
@@ -71,6 +72,7 @@ pub struct KeyTaken {
 /// # Errors
 /// `Invalid` with the field that is wrong, which includes a dependency in [`NewJob::after`] that does not exist, and a
 /// cycle.
+#[boxed]
 pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<Added> {
     check(tx, new)?;
     let old = read_job(tx, keys, &new.job_type, &new.id).await?;
@@ -361,11 +363,13 @@ pub(crate) async fn refuse(
 }
 
 /// A job, if it exists.
+#[boxed]
 pub async fn get(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<Option<Job>> {
     read_job(tx, keys, job_type, id).await
 }
 
 /// The same, without a read conflict: for callers that read the job again where it matters.
+#[boxed]
 pub async fn peek(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<Option<Job>> {
     read_job_with(tx, keys, job_type, id, Isolation::Snapshot).await
 }
@@ -380,6 +384,7 @@ pub async fn prefetch<'a>(
 }
 
 /// A job's options.
+#[boxed]
 pub async fn options(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Box<RawValue>> {
     if let Some(Hidden(options)) = &job.options {
         return Ok(options.clone());
@@ -403,6 +408,7 @@ pub async fn small_options(
 }
 
 /// Up to `limit` jobs of a type in the order of their ids, after the job `after` if given.
+#[boxed]
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -427,6 +433,7 @@ pub async fn list(
 }
 
 /// The workers' reports about their running jobs: worker, job id, report.
+#[boxed]
 pub async fn active(
     tx: &Transaction,
     keys: &Keyspace,
@@ -441,6 +448,7 @@ pub async fn active(
 }
 
 /// The reports of the workers of all types about their running jobs: type, worker, job id, report; by type.
+#[boxed]
 pub async fn all_active(
     tx: &Transaction,
     keys: &Keyspace,
@@ -454,6 +462,7 @@ pub async fn all_active(
 }
 
 /// One worker's reports about its running jobs: job id, report.
+#[boxed]
 pub async fn active_of(
     tx: &Transaction,
     keys: &Keyspace,
@@ -466,6 +475,7 @@ pub async fn active_of(
 }
 
 /// The worker's report about one running job.
+#[boxed]
 pub async fn active_report(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<Active>> {
     match job.claim() {
         Some(claim) => read_active(tx, keys, &job.job_type, &claim.worker, &job.id).await,
@@ -475,6 +485,7 @@ pub async fn active_report(tx: &Transaction, keys: &Keyspace, job: &Job) -> Resu
 
 /// The numbers of a worker's claims on jobs that clients have asked to stop. Reads the worker's jobs only if there was a
 /// signal since [`forget_signal`].
+#[boxed]
 pub async fn cancel_requests(
     tx: &Transaction,
     keys: &Keyspace,
@@ -491,6 +502,7 @@ pub async fn cancel_requests(
 
 /// Removes the signal of a worker that has no [`cancel_requests`] left. Conflicts with a signal that arrives concurrently.
 /// Not for a worker that watches its signal.
+#[boxed]
 pub async fn forget_signal(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<()> {
     let signal = keys.signal(job_type, worker);
     if tx.get(&signal).await?.is_some() {
@@ -511,6 +523,7 @@ pub enum Cancelled {
 }
 
 /// Cancels a job: immediately if it waits, by a signal to its worker if it runs. The record stays.
+#[boxed]
 pub async fn cancel(
     tx: &Transaction,
     keys: &Keyspace,
@@ -558,6 +571,7 @@ pub enum Retried {
 
 /// Ends the wait of a crashing or delayed job, for its time or its dependencies. The job is pending immediately, behind the
 /// waiting jobs of its tenant and priority. Its consecutive crashes are reset, and its attempts stay counted.
+#[boxed]
 pub async fn retry(
     tx: &Transaction,
     keys: &Keyspace,
@@ -581,6 +595,7 @@ pub async fn retry(
 /// Runs a failed or cancelled job again, with everything it was added with: options, tenant, priority, locks, reasons and
 /// limits. It is pending immediately, behind the waiting jobs of its tenant and priority. Its attempts and crashes are reset,
 /// and it waits for no other job. One that an operator holds is held again.
+#[boxed]
 pub async fn rerun(
     tx: &Transaction,
     keys: &Keyspace,
@@ -639,6 +654,7 @@ pub enum Prioritized {
 ///
 /// # Errors
 /// `Invalid` for a priority out of range, `NotFound` if the job does not exist.
+#[boxed]
 pub async fn set_priority(
     tx: &Transaction,
     keys: &Keyspace,
@@ -679,6 +695,7 @@ pub(crate) fn move_in_queue(tx: &Transaction, keys: &Keyspace, job: &Job, priori
 
 /// Stops a running job, and adds it again with what [`add`] wrote before, so that changed options take effect now. Does
 /// nothing to a job that does not run.
+#[boxed]
 pub async fn restart(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<()> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
     if let Some(run) = job.run_mut() {
@@ -697,6 +714,7 @@ pub async fn restart(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str
 /// does not exist.
 ///
 /// Its dependents treat the removal as an end that no job accepts. [`dependencies::settle`] updates them soon after.
+#[boxed]
 pub async fn remove(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<()> {
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::NotFound)?;
     if let Some(run) = job.run_mut() {

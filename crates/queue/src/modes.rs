@@ -6,6 +6,7 @@
 //! A node has a mode, too, in a row of its own that outlives the node: its workers get it when they register. So a node that restarts
 //! for an upgrade stays quiet until an operator resumes it. External workers are no part of a node, because they may use any.
 
+use crate::boxed;
 use bytes::Bytes;
 use turnwise_store::Transaction;
 
@@ -18,6 +19,7 @@ use crate::{Keyspace, Result};
 
 /// Changes a worker's mode. Returns its row, and whether the mode was another one; `None` if it is not registered. A worker inside a
 /// server is signalled, so that it learns its new mode at once.
+#[boxed]
 pub async fn set(
     tx: &Transaction,
     keys: &Keyspace,
@@ -38,11 +40,13 @@ pub async fn set(
 }
 
 /// The mode of a node. A worker that registers reads it in the same transaction, so it cannot miss a change.
+#[boxed]
 pub async fn of_node(tx: &Transaction, keys: &Keyspace, node: &str) -> Result<Mode> {
     Ok(reads::value(tx, &keys.node_mode(node), "mode of a node").await?.unwrap_or_default())
 }
 
 /// Changes the mode that the workers of a node get when they register. [`follow_node`] changes those that are registered.
+#[boxed]
 pub async fn set_node(tx: &Transaction, keys: &Keyspace, node: &str, mode: Mode) -> Result<()> {
     // A worker that registers at the same time conflicts.
     of_node(tx, keys, node).await?;
@@ -56,6 +60,7 @@ pub async fn set_node(tx: &Transaction, keys: &Keyspace, node: &str, mode: Mode)
 
 /// Gives the workers of a type that are inside a node the mode of that node. Returns their number. After several concurrent changes
 /// of the node's mode, all of its workers have the latest one.
+#[boxed]
 pub async fn follow_node(tx: &Transaction, keys: &Keyspace, job_type: &str, node: &str) -> Result<usize> {
     let mode = of_node(tx, keys, node).await?;
     let all = workers::list(tx, keys, job_type).await?;
@@ -67,6 +72,7 @@ pub async fn follow_node(tx: &Transaction, keys: &Keyspace, job_type: &str, node
 }
 
 /// The nodes that are not active, by name, with their modes: at most [`MAX_NODES`]. Adds no read conflict.
+#[boxed]
 pub async fn of_nodes(tx: &Transaction, keys: &Keyspace) -> Result<Vec<(String, Mode)>> {
     let read =
         |key: &Bytes, value: &Bytes| Ok((keys.parse_node_mode(key)?, decode("mode of a node", value)?));

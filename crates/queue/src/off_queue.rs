@@ -1,6 +1,7 @@
 //! Jobs that wait outside of their tenant's queue, by reason: for listings and counts. Each reason has its own index, so
 //! that a listing reads only the rows that it returns.
 
+use crate::boxed;
 use turnwise_store::Transaction;
 
 use crate::keyspace::KeyRange;
@@ -33,6 +34,7 @@ pub struct OffQueue {
 }
 
 /// Up to `limit` jobs of a type that are outside of the queue for this reason. Adds no read conflict.
+#[boxed]
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,

@@ -16,6 +16,7 @@
 //! ([`recheck_us`]). The worker of whose part the bucket is comes
 //! first; others follow after a hundredth of the period ([`others_delay_us`]).
 
+use crate::boxed;
 use bytes::Bytes;
 use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_policy::eligibility::condition::Value;
@@ -191,6 +192,7 @@ pub(crate) fn mark(
 }
 
 /// The rate that a limited job waits for, and when it may start next, in µs. `None` if it waits for something else. Adds no read conflict.
+#[boxed]
 pub async fn awaited(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<(Rate, i64)>> {
     let Some(place) = job.limited_place() else { return Ok(None) };
     let row = keys.limited_entry(&job.job_type, &place, &job.id);
@@ -204,6 +206,7 @@ pub async fn awaited(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Opt
 ///
 /// # Errors
 /// `Invalid` if the filter has no rate, or a key where the request has none, or the reverse.
+#[boxed]
 pub async fn pause(
     tx: &Transaction,
     keys: &Keyspace,
@@ -241,6 +244,7 @@ pub(crate) async fn end_of_pause(tx: &Transaction, keys: &Keyspace, bucket: &Buc
 }
 
 /// Lets no job of a rate start before a time, in µs, or before the end of a longer pause.
+#[boxed]
 pub async fn lengthen_pause(
     tx: &Transaction,
     keys: &Keyspace,
@@ -259,6 +263,7 @@ pub async fn lengthen_pause(
 
 /// Reads up to `limit` buckets after `after`, and removes the rows of those whose starts have not counted for a minute. Returns where to continue; `None` at
 /// the end.
+#[boxed]
 pub async fn remove_expired(
     tx: &Transaction,
     keys: &Keyspace,

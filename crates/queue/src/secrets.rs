@@ -7,6 +7,7 @@
 //! *Cost.* Each level that a pointer names is read once more, so a pointer of 100 levels reads 4 MB of options 100 times at most. Only operators
 //! write pointers.
 
+use crate::boxed;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -92,6 +93,7 @@ impl Secrets {
 }
 
 /// The options of a job without what its type hides.
+#[boxed]
 pub async fn shown_options(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Box<RawValue>> {
     let secrets = Secrets::of_type(tx, keys, &job.job_type).await?;
     if secrets.hide_all() {
@@ -101,6 +103,7 @@ pub async fn shown_options(tx: &Transaction, keys: &Keyspace, job: &Job) -> Resu
 }
 
 /// The same, if they have at most so many bytes. Reads little more than these.
+#[boxed]
 pub async fn small_shown_options(
     tx: &Transaction,
     keys: &Keyspace,

@@ -9,6 +9,7 @@
 //! *Forces.* A queue per tenant costs one more row per pending job than one queue for all tenants. No row is rewritten when
 //! the order of the tenants changes, however many jobs they have.
 
+use crate::boxed;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -67,6 +68,7 @@ pub async fn each_waiting(
 
 /// Removes a tenant from [`each_waiting`] if its queue is empty, and returns whether it is. A concurrent add of a job of the
 /// tenant makes this transaction conflict, not the add. Use a transaction of its own, so that nothing else is repeated.
+#[boxed]
 pub async fn no_longer_waiting(
     tx: &Transaction,
     keys: &Keyspace,
@@ -81,6 +83,7 @@ pub async fn no_longer_waiting(
 }
 
 /// The first `limit` jobs of a tenant's queue. Adds no read conflict: claiming a job adds one.
+#[boxed]
 pub async fn front(
     tx: &Transaction,
     keys: &Keyspace,
@@ -92,6 +95,7 @@ pub async fn front(
 }
 
 /// The first `limit` jobs in a tenant's queue that are sorted by keys; their rows come last. Adds no read conflict.
+#[boxed]
 pub async fn keyed(
     tx: &Transaction,
     keys: &Keyspace,
@@ -335,6 +339,7 @@ fn read_pending(keys: &Keyspace, key: &[u8], locks: Arc<Requests>) -> Result<(St
 }
 
 /// How many pending jobs a tenant has; counts up to `most`. Adds no read conflict.
+#[boxed]
 pub async fn count_pending(
     tx: &Transaction,
     keys: &Keyspace,
@@ -346,6 +351,7 @@ pub async fn count_pending(
 }
 
 /// How many jobs are before a pending one in its tenant's queue; counts up to `most`. Adds no read conflict.
+#[boxed]
 pub async fn rank(tx: &Transaction, keys: &Keyspace, job: &Job, most: usize) -> Result<usize> {
     let (job_type, tenant) = (&job.job_type, &job.tenant);
     let Some(place) = job.queue_place() else { return Ok(0) };
@@ -372,6 +378,7 @@ pub async fn rank(tx: &Transaction, keys: &Keyspace, job: &Job, most: usize) -> 
 ///
 /// # Errors
 /// [`Error::Invalid`] for a key that is not a finite number.
+#[boxed]
 pub async fn set_key(
     tx: &Transaction,
     keys: &Keyspace,

@@ -1,5 +1,6 @@
 //! The types of jobs, and what is stated of all jobs of a type.
 
+use crate::boxed;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -64,6 +65,7 @@ pub fn contradicted(stated: &TypeTerms, declared: &BTreeMap<String, u64>) -> Vec
 ///
 /// # Errors
 /// As [`put_terms`].
+#[boxed]
 pub async fn declare(
     tx: &Transaction,
     keys: &Keyspace,
@@ -110,6 +112,7 @@ pub async fn declare(
 ///
 /// # Errors
 /// `Invalid` for a wrong value, and if something is stated of too many types.
+#[boxed]
 pub async fn put_terms(tx: &Transaction, keys: &Keyspace, job_type: &str, terms: &TypeTerms) -> Result<()> {
     check(terms)?;
     if secrets_of(tx, keys, job_type).await? != terms.secrets {
@@ -130,6 +133,7 @@ async fn secrets_of(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result
 }
 
 /// States nothing of a type any more. Returns whether something was stated.
+#[boxed]
 pub async fn remove_terms(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<bool> {
     let was_there = tx.get(&keys.type_terms(job_type)).await?.is_some();
     if was_there {
@@ -142,6 +146,7 @@ pub async fn remove_terms(tx: &Transaction, keys: &Keyspace, job_type: &str) -> 
 }
 
 /// All types of which something is stated, sorted. Adds no read conflict.
+#[boxed]
 pub async fn stated_types(tx: &Transaction, keys: &Keyspace) -> Result<Vec<(String, TypeTerms)>> {
     let read =
         |key: &Bytes, value: &Bytes| Ok((keys.parse_type_terms(key)?, decode("terms of a type", value)?));

@@ -1,5 +1,6 @@
 //! The types that have jobs.
 
+use crate::boxed;
 use bytes::Bytes;
 use turnwise_store::Transaction;
 
@@ -8,6 +9,7 @@ use crate::keyspace::Keyspace;
 use crate::reads::groups;
 
 /// Up to `limit` job types that have jobs, in order, after the type `after` if given. One read per type.
+#[boxed]
 pub async fn types_after(
     tx: &Transaction,
     keys: &Keyspace,

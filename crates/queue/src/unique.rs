@@ -19,6 +19,7 @@
 //! *Lost keys.* A job that waits for another run after a crash does not hold its key if another job has taken it meanwhile. What a client asks for
 //! is refused in this case: running a job again that has ended, and an edit to options whose key another job holds.
 
+use crate::boxed;
 use bytes::Bytes;
 use turnwise_store::{Isolation, Transaction};
 
@@ -70,6 +71,7 @@ pub enum Did {
 }
 
 /// Adds a job as [`jobs::add`] does, or as [`jobs::add_once`] if not `again`. If another job has its key, that happens which the job states.
+#[boxed]
 pub async fn add(
     tx: &Transaction,
     keys: &Keyspace,
@@ -140,6 +142,7 @@ async fn replace(tx: &Transaction, keys: &Keyspace, mut job: Job, new: &NewJob, 
 }
 
 /// The hash of a job's key, if it has one and no other job has it. `Err` if another one has.
+#[boxed]
 pub async fn key_of_new(
     tx: &Transaction,
     keys: &Keyspace,
@@ -152,12 +155,14 @@ pub async fn key_of_new(
 }
 
 /// The row of a job's key: the job that has it now may be another one. Adds no read conflict.
+#[boxed]
 pub async fn row_of(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<UniqueRow>> {
     let Some(key) = &job.unique_key else { return Ok(None) };
     reads::value_with(tx, &keys.unique(&key.hash), "unique row", Isolation::Snapshot).await
 }
 
 /// Clears rows of keys whose period is over: up to `limit`, or as many as the transaction has room for. Returns how many.
+#[boxed]
 pub async fn sweep(tx: &Transaction, keys: &Keyspace, now_us: i64, limit: usize) -> Result<usize> {
     let read = |key: &Bytes, _: &Bytes| Ok(keys.parse_unique_until(key)?);
     let over: Vec<(i64, String)> = reads::list(tx, keys.unique_over(now_us), limit, read).await?;

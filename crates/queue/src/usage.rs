@@ -5,6 +5,7 @@
 //! read. A row holds the charger's total, so it only grows, and readers compute what is new since their last read. A charger
 //! that is gone leaves its rows, which count until their usage has decayed.
 
+use crate::boxed;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -103,6 +104,7 @@ pub async fn each_of_type(
 }
 
 /// The rows of one tenant, the first [`MAX_CHARGERS`] of them: charger, what it has charged. Adds no read conflict.
+#[boxed]
 pub async fn of_tenant(
     tx: &Transaction,
     keys: &Keyspace,
@@ -118,6 +120,7 @@ pub const MAX_CHARGERS: usize = 10_000;
 
 /// Writes the total that `charger` has charged to a tenant. It also reads the row, so that a late write conflicts with a
 /// newer one. Its repetition finds a larger total, and changes nothing.
+#[boxed]
 pub async fn write(
     tx: &Transaction,
     keys: &Keyspace,
@@ -138,6 +141,7 @@ pub async fn write(
 
 /// Clears the row of a charger that is permanently gone: it is neither a member nor a live node. Returns whether it is gone.
 /// Conflicts with a worker that registers concurrently under the charger's id.
+#[boxed]
 pub async fn forget_gone(
     tx: &Transaction,
     keys: &Keyspace,
@@ -157,6 +161,7 @@ pub async fn forget_gone(
 }
 
 /// Clears a row that its charger no longer needs; conflicts with a concurrent write of the row.
+#[boxed]
 pub async fn forget(
     tx: &Transaction,
     keys: &Keyspace,
@@ -175,6 +180,7 @@ pub async fn forget(
 pub type RunTimes = BTreeMap<String, f64>;
 
 /// What was learnt of the run times of a type's tasks. Adds no read conflict.
+#[boxed]
 pub async fn run_times(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<RunTimes> {
     let value = tx.get_with(&keys.run_times(job_type), Isolation::Snapshot).await?;
     value.map_or(Ok(RunTimes::new()), |value| decode("run times", &value))
@@ -182,6 +188,7 @@ pub async fn run_times(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Res
 
 /// Writes what a charger has learnt of a type's tasks, up to [`MAX_TASKS`]. Others keep the run times that they have, as far as there is
 /// room.
+#[boxed]
 pub async fn write_run_times(
     tx: &Transaction,
     keys: &Keyspace,
@@ -199,6 +206,7 @@ pub async fn write_run_times(
 }
 
 /// How far the keys of a type have been lifted; `None` if no worker sorts by keys.
+#[boxed]
 pub async fn read_boost(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Option<Boost>> {
     reads::value(tx, &keys.boost(job_type), "boost row").await
 }

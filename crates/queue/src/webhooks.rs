@@ -13,6 +13,7 @@
 //! cancel or remove a job that waits. So its addition is noted ([`Progress::woken_us`]) until a run has moved the position, and the job is
 //! added again where it is missing.
 
+use crate::boxed;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -139,17 +140,20 @@ pub struct Progress {
 }
 
 /// A webhook, if it exists.
+#[boxed]
 pub async fn get(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Option<Webhook>> {
     let webhook: Option<Webhook> = reads::value(tx, &keys.webhook(id), "webhook").await?;
     Ok(webhook.map(|webhook| Webhook { id: id.to_owned(), ..webhook }))
 }
 
 /// How far a webhook is.
+#[boxed]
 pub async fn progress(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Progress> {
     Ok(reads::value(tx, &keys.webhook_progress(id), "progress of a webhook").await?.unwrap_or_default())
 }
 
 /// All webhooks, by id, each with its progress. Adds no read conflict.
+#[boxed]
 pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<(Webhook, Progress)>> {
     let mut webhooks: Vec<(Webhook, Progress)> = Vec::new();
     for (key, value) in reads::rows(tx, keys.webhooks(), MAX_WEBHOOKS * ROWS).await? {
@@ -174,6 +178,7 @@ pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<(Webhook, Pro
 ///
 /// # Errors
 /// `Invalid` if there are too many.
+#[boxed]
 pub async fn put(tx: &Transaction, keys: &Keyspace, webhook: &Webhook, now_us: i64) -> Result<()> {
     // Every change writes this row, so of two that count each other's absence, one conflicts.
     tx.get(&keys.webhooks_versionstamp()).await?;
@@ -230,6 +235,7 @@ async fn check_room(tx: &Transaction, keys: &Keyspace, webhook: &Webhook) -> Res
 }
 
 /// Removes a webhook, and its job. Returns whether there was one.
+#[boxed]
 pub async fn remove(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<bool> {
     let was_there = tx.get(&keys.webhook(id)).await?.is_some();
     if was_there {
@@ -255,6 +261,7 @@ fn if_there<T>(changed: Result<T>) -> Result<()> {
 }
 
 /// Disables a webhook, and cancels its job, unless a client has changed it since it was read. Returns whether it did.
+#[boxed]
 pub async fn disable(tx: &Transaction, keys: &Keyspace, seen: &Webhook, reason: &str) -> Result<bool> {
     let Some(webhook) = get(tx, keys, &seen.id).await?.filter(|webhook| webhook == seen && webhook.enabled)
     else {
@@ -269,6 +276,7 @@ pub async fn disable(tx: &Transaction, keys: &Keyspace, seen: &Webhook, reason: 
 
 /// Changes the progress of a webhook that is as it was read. Returns whether it was: another run may have moved it, and a client may
 /// have changed the webhook.
+#[boxed]
 pub async fn moved(
     tx: &Transaction,
     keys: &Keyspace,
@@ -288,6 +296,7 @@ pub async fn moved(
 
 /// Takes back what [`wake`] has told the run of this claim, which reads all events that there are after this commit. Until it has moved the
 /// position, or completes, they are noted: a client may cancel or remove the job meanwhile. Returns whether the run still has the claim.
+#[boxed]
 pub async fn reads_again(
     tx: &Transaction,
     keys: &Keyspace,
@@ -306,6 +315,7 @@ pub async fn reads_again(
 
 /// Lets the job of an enabled webhook read the events that are there now: adds it, or makes it run once more. Returns whether it had
 /// to.
+#[boxed]
 pub async fn wake(tx: &Transaction, keys: &Keyspace, id: &str, now_us: i64) -> Result<bool> {
     let of_job = [keys.job(JOB_TYPE, id), keys.webhook_more(id)];
     tx.prefetch([keys.webhook(id), keys.webhook_progress(id)].into_iter().chain(of_job)).await?;
@@ -340,6 +350,7 @@ async fn note_woken(tx: &Transaction, keys: &Keyspace, id: &str, woken_us: Optio
 }
 
 /// Adds the job of a webhook again at the end of a run during which events came ([`wake`]), in the transaction that ends the run.
+#[boxed]
 pub async fn ended(tx: &Transaction, keys: &Keyspace, job: Option<&Job>, now_us: i64) -> Result<()> {
     let Some(ended) = job else { return Ok(()) };
     let more = keys.webhook_more(&ended.id);

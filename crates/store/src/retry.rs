@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::appends::Appends;
+use crate::boxed;
 use crate::counters::{Meter, Metered};
 use crate::metrics::Times;
 use crate::{Clock, Condition, Counters, Engine, Error, Limits, Result, Runtime, Transaction, Watch};
@@ -129,6 +130,7 @@ impl Store {
     }
 
     /// Begins one transaction, for callers that handle retries themselves.
+    #[boxed]
     pub async fn begin(&self) -> Result<Transaction> {
         let begun_us = self.runtime.elapsed_us();
         let mode = self.appends.mode();
@@ -208,6 +210,7 @@ impl<'a> Retries<'a> {
     }
 
     /// Whether to try again after an attempt that failed with this store error. Returns after the pause before that attempt.
+    #[boxed]
     async fn again(&mut self, error: Option<&Error>) -> bool {
         let Some(cause) = error else { return false };
         self.attempts += 1;

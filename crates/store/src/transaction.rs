@@ -10,6 +10,7 @@ use foldhash::fast::FixedState;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::appends::{self, Appended, Mode, ROW_BYTES, STAMP_BYTES, SUFFIX_BYTES};
+use crate::boxed;
 use crate::counters::Metered;
 use crate::key::successor;
 use crate::sync::Mutex;
@@ -637,6 +638,7 @@ impl Transaction {
 
     /// Commits. A transaction that wrote nothing always succeeds, because it read one consistent snapshot. The call consumes the
     /// reads and writes so far, whether it succeeds or not.
+    #[boxed]
     pub async fn commit(&self) -> Result<Option<Versionstamp>> {
         let mut pending = std::mem::take(&mut *self.pending.lock());
         // Changes that cancel each other out are no write.

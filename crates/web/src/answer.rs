@@ -1,5 +1,6 @@
 //! Responses: complete JSON, and JSON that is streamed in pieces.
 
+use crate::boxed;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -68,6 +69,7 @@ pub struct Broken;
 
 impl Pieces {
     /// Writes text as it is.
+    #[boxed]
     pub async fn text(&mut self, text: &str) -> Result<(), Broken> {
         self.buffer.extend_from_slice(text.as_bytes());
         if self.buffer.len() >= PIECE_BYTES { self.flush().await } else { Ok(()) }
@@ -79,6 +81,7 @@ impl Pieces {
     }
 
     /// Writes the rows of a batch.
+    #[boxed]
     pub async fn batch(&mut self, batch: &Batch) -> Result<(), Broken> {
         for row in batch.rows() {
             self.row(row).await?;
@@ -104,6 +107,7 @@ impl Pieces {
     }
 
     /// Sends the buffered text.
+    #[boxed]
     pub async fn flush(&mut self) -> Result<(), Broken> {
         if self.buffer.is_empty() {
             return Ok(());
@@ -116,6 +120,7 @@ impl Pieces {
     }
 
     /// Resolves when the reader is gone.
+    #[boxed]
     pub async fn abandoned(&self) {
         self.to.closed().await;
     }

@@ -13,6 +13,7 @@
 //! ([`super::cors`]). Programs other than browsers do not send what these rules reject, with one exception: they may use a name that the server does not
 //! know. `[listener] names` adds such names.
 
+use crate::boxed;
 use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
@@ -25,6 +26,7 @@ use super::request;
 use super::v1_error::V1Error;
 
 /// Rejects requests that a page of another site may have sent, and answers preflights: they carry no credentials, so nothing behind this may see them.
+#[boxed]
 pub async fn check(State(web): State<Web>, request: Request, next: Next) -> Response {
     let config = web.config.get();
     let cors = &Sites(&config.cors);
@@ -50,6 +52,7 @@ pub async fn check(State(web): State<Web>, request: Request, next: Next) -> Resp
 }
 
 /// Rejects a body with a content type that a page of another site can send without permission.
+#[boxed]
 pub async fn check_json(State(web): State<Web>, request: Request, next: Next) -> Response {
     match json(&request) {
         Ok(()) => next.run(request).await,

@@ -5,6 +5,7 @@
 //! takes. It is decompressed piece by piece, so nothing grows before the reader has counted it. Decoders are bounded in number, in sum and for each
 //! identity. A request gets one when a part of its body has arrived, and waits for no memory before that, so requests do not wait for each other in a circle.
 
+use crate::boxed;
 use std::io::Write as _;
 use std::sync::LazyLock;
 
@@ -33,6 +34,7 @@ static DECODERS: LazyLock<Pool> = LazyLock::new(|| Pool::new(MAX_DECODERS, MAX_D
 const READ: HeaderValue = HeaderValue::from_static("gzip, identity");
 
 /// Decodes the body of a request, or refuses an encoding that is not read.
+#[boxed]
 pub async fn decode(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     if request.body().is_end_stream() {
         return next.run(request).await;

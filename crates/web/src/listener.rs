@@ -1,5 +1,6 @@
 //! The listener: accepts connections, and limits each of them.
 
+use crate::boxed;
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -42,6 +43,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 
 /// Serves until `stop` is cancelled, then completes active responses and returns. While `most` connections are open,
 /// further ones wait to be accepted.
+#[boxed]
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Tls>,

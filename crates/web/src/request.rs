@@ -1,5 +1,6 @@
 //! A request's parameters and body, within their limits.
 
+use crate::boxed;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -104,10 +105,11 @@ pub struct Sent {
 pub type Sender<'a> = (&'a Caller, &'a HeaderMap);
 
 /// Reads a body completely, after reserving memory for its processing.
-pub async fn bytes(
-    room: &Room,
+#[boxed]
+pub async fn bytes<'a>(
+    room: &'a Room,
     body: Body,
-    (caller, headers): Sender<'_>,
+    (caller, headers): Sender<'a>,
     limit: usize,
     cost: Cost,
 ) -> Result<Sent, V1Error> {
@@ -148,10 +150,11 @@ pub async fn bytes(
 }
 
 /// A body that is a JSON object.
-pub async fn json_object(
-    room: &Room,
+#[boxed]
+pub async fn json_object<'a>(
+    room: &'a Room,
     body: Body,
-    sender: Sender<'_>,
+    sender: Sender<'a>,
     limit: usize,
 ) -> Result<(Map<String, Value>, MemoryPermit), ApiError> {
     let Sent { text, room } = bytes(room, body, sender, limit, Cost::TREE).await?;
@@ -159,10 +162,11 @@ pub async fn json_object(
 }
 
 /// The same, where the rows in one member are not parsed into a tree.
-pub async fn json_rows(
-    room: &Room,
+#[boxed]
+pub async fn json_rows<'a>(
+    room: &'a Room,
     body: Body,
-    sender: Sender<'_>,
+    sender: Sender<'a>,
     (name, limit): (&str, usize),
     cost: Cost,
 ) -> Result<(Listed, MemoryPermit), ApiError> {

@@ -4,6 +4,7 @@
 //! when it is complete. If the budget or the identity's share is used up, further requests wait unread for a while, and then receive the
 //! advice to retry. Small requests need no reservation, so they are always served.
 
+use crate::boxed;
 use std::time::Duration;
 
 use crate::access::Caller;
@@ -73,6 +74,7 @@ impl Room {
     }
 
     /// Waits for the reservation of a body. The error is that the budget was used up until the timeout.
+    #[boxed]
     pub async fn take(&self, caller: &Caller, body: usize, cost: Cost) -> Result<MemoryPermit, V1Error> {
         if body <= SMALL_BODY_BYTES {
             return Ok(MemoryPermit::default());

@@ -5,6 +5,7 @@
 //!
 //! A client may prove who it is by a certificate of `client_ca`: it is the user with one of the certificate's DNS names.
 
+use crate::boxed;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -98,6 +99,7 @@ impl Tls {
     }
 
     /// Looks at the files until `stop` is cancelled.
+    #[boxed]
     pub async fn follow(self, stop: CancellationToken) {
         loop {
             tokio::select! {

@@ -1,6 +1,7 @@
 //! The state that a worker keeps between its passes. It states how far the next pass searches, which jobs were skipped
 //! for their owners, and when another pass is useful. Workers of this process and external workers share this code.
 
+use crate::boxed;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -79,6 +80,7 @@ impl Claimer {
     }
 
     /// Returns when another pass is useful. Without a free slot, only due jobs are a reason: a pass makes them pending.
+    #[boxed]
     pub async fn woken(&mut self, has_room: bool) {
         tokio::select! {
             biased;

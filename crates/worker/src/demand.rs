@@ -3,6 +3,7 @@
 //! The number of pending jobs is exact. What filters, concurrency limits and locks will do to them shows only when a pass tries to claim
 //! them, and without workers there are no passes. So the head of each queue is read, and stands for the rest of it.
 
+use crate::boxed;
 use std::collections::BTreeMap;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -80,6 +81,7 @@ impl Sample {
 ///
 /// # Errors
 /// Those of the store.
+#[boxed]
 pub async fn runnable(
     store: &Store,
     tx: &Transaction,

@@ -1,5 +1,6 @@
 //! The filters that a worker applies to a job before it starts, and the release of jobs when filters change.
 
+use crate::boxed;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -32,6 +33,7 @@ pub(crate) struct FilterSet {
 impl FilterCache {
     /// The current filters for jobs of a type; `None` if there are none. Reads them only when they have changed. They do not apply to
     /// deliveries of webhooks: these tell what happens to jobs, and a drained server has much to tell.
+    #[boxed]
     pub async fn load(&self, tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Option<FilterSet>> {
         if job_type == webhooks::JOB_TYPE {
             return Ok(None);
@@ -71,6 +73,7 @@ impl FilterSet {
     }
 
     /// Whether a pending job may run. If not, removes it from the queue.
+    #[boxed]
     pub async fn admits(
         &self,
         tx: &Transaction,
@@ -118,6 +121,7 @@ impl FilterSet {
 
 impl FilterCache {
     /// The limits that a pending job obeys; `None` if a filter will remove it from the queue. Changes nothing.
+    #[boxed]
     pub async fn limits(
         filters: Option<&FilterSet>,
         tx: &Transaction,
@@ -137,6 +141,7 @@ impl FilterCache {
 }
 
 /// Whether a filter that does not accept applies to a job.
+#[boxed]
 pub async fn holds(tx: &Transaction, keys: &Keyspace, condition: &Condition, job: &Job) -> Result<bool> {
     let options = match condition.asks_for_options() {
         true => TestedOptions::of(tx, keys, job).await?,

@@ -1,5 +1,6 @@
 //! A worker's public interface: its start and shutdown.
 
+use crate::boxed;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,6 +95,7 @@ impl Worker {
 
     /// Stops every job, gives all of them back, and removes the worker's rows. Returns when that is done, or after two
     /// grace periods and 3 s even if a handler or the store hangs.
+    #[boxed]
     pub async fn shutdown(mut self) {
         let deadline = self.runtime.sleep(self.patience);
         self.stop.cancel();

@@ -1,6 +1,7 @@
 //! Known locks, which a job takes with its claim, all or none; and reservations for jobs that could not get them for too
 //! long.
 
+use crate::boxed;
 use std::collections::HashSet;
 
 use turnwise_policy::predictive_queue::locks::{Levels, Requests};
@@ -86,6 +87,7 @@ async fn look(search: &mut Search<'_>, job: &Job, held: &Held) -> Result<Option<
 
 /// What blocks a pending job: up to `most` blockers of the first of its locks that it cannot have. `None` if nothing does.
 /// Adds no read conflict.
+#[boxed]
 pub async fn blocked(
     tx: &Transaction,
     keys: &Keyspace,
@@ -117,6 +119,7 @@ pub(crate) fn take(
 /// reservation keeps its ticket. `None` for a job that is no longer pending, or wants no locks.
 ///
 /// The reservation ends when the job stops being pending in any way, or declares other locks.
+#[boxed]
 pub async fn reserve(
     tx: &Transaction,
     keys: &Keyspace,

@@ -1,5 +1,6 @@
 //! Listings of holders and queues of locks.
 
+use crate::boxed;
 use bytes::Bytes;
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_store::Transaction;
@@ -107,6 +108,7 @@ pub struct Running {
 
 /// Up to `limit` entries, after the one with the key `after` if given. Holders come first: the big lock, then by level, mode
 /// and name. Queues follow, by level, name and ticket. Adds no read conflict.
+#[boxed]
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -135,6 +137,7 @@ async fn queued(tx: &Transaction, keys: &Keyspace, range: KeyRange, limit: usize
 /// The same by place: of each level the whole level first, then its resources by name. Each place lists its holders, then
 /// its queue in order. Returns up to `limit` entries after a position, and the position after which the next page starts,
 /// unless this was the last page. Adds no read conflict.
+#[boxed]
 pub async fn list_by_place(
     tx: &Transaction,
     keys: &Keyspace,
@@ -243,11 +246,13 @@ async fn next_level(tx: &Transaction, keys: &Keyspace, level: Option<&str>) -> R
 
 /// Up to `limit` running jobs of all types that have declared locks, each with its locks: one row per job. Adds no read
 /// conflict.
+#[boxed]
 pub async fn running(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Vec<Running>> {
     running_in(tx, keys, |mode| keys.lock_holders(&Spot::BIG_LOCK, mode), limit).await
 }
 
 /// The same for one type; reads nothing of other types.
+#[boxed]
 pub async fn running_of(
     tx: &Transaction,
     keys: &Keyspace,

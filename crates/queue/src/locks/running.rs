@@ -1,5 +1,6 @@
 //! Locks that a running job requests, waits for and releases, under its claim.
 
+use crate::boxed;
 use turnwise_policy::predictive_queue::locks::{Levels, MAX_RESOURCES, Mode, Scope};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
@@ -46,11 +47,12 @@ pub enum Asked {
 /// # Errors
 /// `Halt` for a lost claim. `Invalid` for a lock that the job's declaration does not cover, an unknown level, or too many
 /// locks; also while the job waits for another lock.
-pub async fn request(
-    tx: &Transaction,
+#[boxed]
+pub async fn request<'a>(
+    tx: &'a Transaction,
     keys: &Keyspace,
     levels: &Levels,
-    run: RunKey<'_>,
+    run: RunKey<'a>,
     locks: &[LockAt],
     now_us: i64,
 ) -> Result<Asked> {
@@ -71,11 +73,12 @@ pub async fn request(
 ///
 /// # Errors
 /// `Halt` for a lost claim.
-pub async fn poll(
-    tx: &Transaction,
+#[boxed]
+pub async fn poll<'a>(
+    tx: &'a Transaction,
     keys: &Keyspace,
     levels: &Levels,
-    run: RunKey<'_>,
+    run: RunKey<'a>,
     now_us: i64,
 ) -> Result<Asked> {
     let job = held_job(tx, keys, run.job_type, run.id, run.claim).await?;
@@ -88,7 +91,8 @@ pub async fn poll(
 ///
 /// # Errors
 /// `Halt` for a lost claim.
-pub async fn withdraw(tx: &Transaction, keys: &Keyspace, run: RunKey<'_>, now_us: i64) -> Result<()> {
+#[boxed]
+pub async fn withdraw<'a>(tx: &'a Transaction, keys: &Keyspace, run: RunKey<'a>, now_us: i64) -> Result<()> {
     let mut job = held_job(tx, keys, run.job_type, run.id, run.claim).await?;
     if job.waits().is_some() {
         leave_queue(tx, keys, &mut job)?;
@@ -105,7 +109,13 @@ pub async fn withdraw(tx: &Transaction, keys: &Keyspace, run: RunKey<'_>, now_us
 /// # Errors
 /// `Halt` for a lost claim. `Invalid` for the big lock, and while the job waits for a lock. Its place in that lock's queue
 /// depends on the locks that it held when it entered the queue, which rules out deadlocks.
-pub async fn release_some(tx: &Transaction, keys: &Keyspace, run: RunKey<'_>, spots: &[Spot]) -> Result<()> {
+#[boxed]
+pub async fn release_some<'a>(
+    tx: &'a Transaction,
+    keys: &Keyspace,
+    run: RunKey<'a>,
+    spots: &[Spot],
+) -> Result<()> {
     let mut job = held_job(tx, keys, run.job_type, run.id, run.claim).await?;
     if spots.contains(&Spot::BIG_LOCK) {
         return Err(refuse("the big lock goes with the claim, and not before it".to_owned()));
@@ -249,6 +259,7 @@ fn run_search<'a>(view: View<'a>, job: &'a Job, held: &'a Held, most: usize) -> 
 
 /// The jobs that block a running job that waits, up to `most`: the holders of its lock, and then the jobs before it in a
 /// queue. `None` if it does not wait, or if nothing blocks it. Adds no read conflict.
+#[boxed]
 pub async fn blockers_of_run(
     tx: &Transaction,
     keys: &Keyspace,

@@ -1,5 +1,6 @@
 //! The errors of a job's runs.
 
+use crate::boxed;
 use std::fmt;
 
 use bytes::Bytes;
@@ -153,6 +154,7 @@ pub(crate) async fn keep(
 }
 
 /// The errors that a job has kept, newest first. Adds no read conflict.
+#[boxed]
 pub async fn errors(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<KeptError>> {
     if !job.has_output {
         return Ok(Vec::new());

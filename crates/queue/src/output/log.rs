@@ -8,6 +8,7 @@
 //! [`LINES_PER_ROW`] lines fewer may be left. What the jobs of a tenant keep together is bounded from outside ([`log_sizes`], [`drop_lines`]): a
 //! counter that each append changed would make all jobs of a tenant conflict.
 
+use crate::boxed;
 use std::borrow::Cow;
 
 use bytes::Bytes;
@@ -269,6 +270,7 @@ pub fn log_row(keys: &Keyspace, job_type: &str, id: &str) -> Bytes {
 }
 
 /// Up to `limit` lines of a job's log from the number `from` on. Adds no read conflict.
+#[boxed]
 pub async fn lines(
     tx: &Transaction,
     keys: &Keyspace,
@@ -345,6 +347,7 @@ pub async fn log_sizes(
 }
 
 /// Drops all lines of a log that is still as it was seen. Its next lines keep their numbers. Returns whether it was.
+#[boxed]
 pub async fn drop_lines(tx: &Transaction, keys: &Keyspace, seen: &LogSize) -> Result<bool> {
     let (job, head_row) =
         ((seen.job_type.as_str(), seen.id.as_str()), keys.log_head(&seen.job_type, &seen.id));

@@ -1,5 +1,6 @@
 //! The results of completed jobs.
 
+use crate::boxed;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_store::Transaction;
@@ -85,6 +86,7 @@ pub(crate) fn clear(tx: &Transaction, keys: &Keyspace, job: &mut Job) -> Result<
 }
 
 /// The result of a completed job. Adds no read conflict.
+#[boxed]
 pub async fn result(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<JobResult>> {
     let Some(StoredResult { bytes, media_type }) = &job.stored_result else {
         return Ok(job.result.clone().map(JobResult::Json));

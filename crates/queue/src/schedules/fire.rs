@@ -1,5 +1,6 @@
 //! Fires: the transactions that add the jobs of schedules.
 
+use crate::boxed;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
@@ -59,11 +60,13 @@ pub struct Backfilled {
 }
 
 /// Up to `limit` schedules whose next instant has come, earliest first. Adds no read conflict.
+#[boxed]
 pub async fn due(tx: &Transaction, keys: &Keyspace, now_us: i64, limit: usize) -> Result<Vec<Due>> {
     Ok(due_behind(tx, keys, None, now_us, limit).await?.0)
 }
 
 /// The same behind a row. Also returns the last row that was read, if there may be more. Rows that cannot be read are left out: they keep no others.
+#[boxed]
 pub async fn due_behind(
     tx: &Transaction,
     keys: &Keyspace,
@@ -78,6 +81,7 @@ pub async fn due_behind(
 }
 
 /// When the next schedule fires, in µs; if given, the next one after a time. Adds no read conflict.
+#[boxed]
 pub async fn next_due(tx: &Transaction, keys: &Keyspace, after_us: Option<i64>) -> Result<Option<i64>> {
     let (begin, end) = keys.schedules_due();
     let begin = after_us.map_or(begin, |after_us| keys.schedules_due_until(after_us).1);
@@ -86,6 +90,7 @@ pub async fn next_due(tx: &Transaction, keys: &Keyspace, after_us: Option<i64>) 
 }
 
 /// Fires due schedules, as many as the transaction has room for. An instant whose job would be one too many for its tenant adds none.
+#[boxed]
 pub async fn fire(
     tx: &Transaction,
     keys: &Keyspace,
@@ -306,6 +311,7 @@ fn any_end(job_type: &str, id: &str) -> After {
 ///
 /// # Errors
 /// `NotFound` if there is no such schedule; `Invalid` if its job cannot be added.
+#[boxed]
 pub async fn fire_now(tx: &Transaction, keys: &Keyspace, name: &str, now_us: i64) -> Result<FireRecord> {
     let old = get(tx, keys, name).await?.ok_or(Error::NotFound)?;
     let options = options(tx, keys, &old).await?;
@@ -327,6 +333,7 @@ pub async fn fire_now(tx: &Transaction, keys: &Keyspace, name: &str, now_us: i64
 ///
 /// # Errors
 /// `NotFound` if there is no such schedule; `Invalid` for a time that has not come, and if a job cannot be added.
+#[boxed]
 pub async fn backfill(
     tx: &Transaction,
     keys: &Keyspace,

@@ -25,6 +25,7 @@ mod plan;
 mod row;
 mod waiting;
 
+use crate::boxed;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_calendar::When;
@@ -93,6 +94,7 @@ pub struct Tally {
 }
 
 /// A schedule, if it exists.
+#[boxed]
 pub async fn get(tx: &Transaction, keys: &Keyspace, name: &str) -> Result<Option<Schedule>> {
     let schedule: Option<Schedule> = reads::value(tx, &keys.schedule(name), "schedule").await?;
     Ok(schedule.map(|schedule| named(schedule, name)))
@@ -110,6 +112,7 @@ fn named(schedule: Schedule, name: &str) -> Schedule {
 }
 
 /// Up to `limit` schedules by name, after the one with the name `after` if given; only those of a tenant if given. Adds no read conflict.
+#[boxed]
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -138,6 +141,7 @@ pub async fn list(
 }
 
 /// The options of the jobs of a schedule. They may hold secrets.
+#[boxed]
 pub async fn options(tx: &Transaction, keys: &Keyspace, schedule: &Schedule) -> Result<Box<RawValue>> {
     let value = read_pieces(tx, &keys.schedule_options(&schedule.name)).await?;
     decode("options of a schedule", &value)
@@ -147,6 +151,7 @@ pub async fn options(tx: &Transaction, keys: &Keyspace, schedule: &Schedule) -> 
 ///
 /// # Errors
 /// `Invalid` with the field that is wrong; `schedule` if there are too many; `tenant` if the name is that of another tenant's schedule.
+#[boxed]
 pub async fn put(tx: &Transaction, keys: &Keyspace, new: &NewSchedule, now_us: i64) -> Result<Put> {
     new.check()?;
     let old = get(tx, keys, &new.name).await?;
@@ -275,6 +280,7 @@ pub(crate) fn index_value(schedule: &Schedule) -> Bytes {
 }
 
 /// Removes a schedule; its jobs stay. Returns whether it was there.
+#[boxed]
 pub async fn remove(tx: &Transaction, keys: &Keyspace, name: &str) -> Result<bool> {
     let Some(schedule) = get(tx, keys, name).await? else { return Ok(false) };
     if let Some(at_us) = schedule.next {
@@ -301,6 +307,7 @@ fn may_pause(before: Option<&Paused>, by: PausedBy) -> bool {
 ///
 /// # Errors
 /// `NotFound` if it does not exist.
+#[boxed]
 pub async fn pause(
     tx: &Transaction,
     keys: &Keyspace,
@@ -323,6 +330,7 @@ pub async fn pause(
 ///
 /// # Errors
 /// `NotFound` if it does not exist.
+#[boxed]
 pub async fn resume(
     tx: &Transaction,
     keys: &Keyspace,
@@ -367,6 +375,7 @@ pub struct Recomputed {
 
 /// Computes the next instants again that were computed with other zone data than those of this process, unless their time has come: of a page of
 /// schedules behind a row, as many as the transaction has room for.
+#[boxed]
 pub async fn recompute(
     tx: &Transaction,
     keys: &Keyspace,
@@ -425,6 +434,7 @@ async fn recompute_one(
 }
 
 /// How many schedules there are. Adds no read conflict.
+#[boxed]
 pub async fn tally(tx: &Transaction, keys: &Keyspace, now_us: i64) -> Result<Tally> {
     let all = reads::rows(tx, keys.all_tenant_schedules(), MAX_SCHEDULES * 2).await?;
     let due = reads::rows(tx, keys.schedules_due(), MAX_SCHEDULES * 2).await?;

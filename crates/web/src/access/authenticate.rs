@@ -4,6 +4,7 @@
 //! with a token in place of the password; the cookie of a session; and a client certificate that names a user. Credentials that are wrong refuse a request, also
 //! where none are needed.
 
+use crate::boxed;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -60,6 +61,7 @@ impl Peer {
 }
 
 /// Sets the [`Caller`] of a request, or refuses it.
+#[boxed]
 pub async fn authenticate(State(web): State<Web>, request: Request, next: Next) -> Response {
     let peer = Peer::of(&request);
     let audited = web.audit.as_ref().filter(|_| is_audited(request.method(), request.uri().path()));
@@ -246,6 +248,7 @@ async fn user_of(identities: &Identities, peer: &Peer) -> Result<Option<Arc<User
 
 /// A new session for the user with this password, or for the token that was sent as the name or the password: the caller, and
 /// the cookie.
+#[boxed]
 pub async fn login(
     web: &Web,
     peer: &Peer,

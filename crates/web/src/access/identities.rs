@@ -4,6 +4,7 @@
 //! second, and is also woken when it changes. So a token that was revoked through another node is refused here within a
 //! second. While the store cannot be read, no row is cached, and every request must read the rows itself.
 
+use crate::boxed;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -121,6 +122,7 @@ impl Identities {
 
     /// After a change through this node: applies it before the response. If the store cannot be read, requests read what
     /// they need themselves.
+    #[boxed]
     pub async fn changed(&self) {
         self.forget();
         if let Err(error) = self.load().await {
@@ -129,11 +131,13 @@ impl Identities {
     }
 
     /// Reads whether the store is open.
+    #[boxed]
     pub async fn load(&self) -> Result<(), StoreError> {
         self.look(None).await.map(|_| ())
     }
 
     /// Follows the changes of identities until `stop` is cancelled.
+    #[boxed]
     pub async fn follow(self, stop: CancellationToken) {
         let following = async {
             let Inner { store, keys, .. } = &*self.0;
@@ -201,6 +205,7 @@ impl Identities {
     }
 
     /// The key of sessions; `None` if the store is open.
+    #[boxed]
     pub async fn session_key(&self) -> Result<Option<SessionKey>, StoreError> {
         let (known, is_current) = {
             let cache = self.cache();
@@ -228,6 +233,7 @@ impl Identities {
     }
 
     /// A user by name.
+    #[boxed]
     pub async fn user(&self, name: &str) -> Result<Option<Arc<User>>, StoreError> {
         let generation = match self.known(|cache| cache.users.get(name)) {
             Ok(user) => return Ok(Some(user)),
@@ -260,6 +266,7 @@ impl Identities {
     }
 
     /// The token with this secret, unless it has expired.
+    #[boxed]
     pub async fn token(&self, secret: &Secret) -> Result<Option<Arc<Token>>, StoreError> {
         let now_us = self.0.store.runtime().now_us();
         let token = self.token_of(secret.id()).await?;
@@ -363,6 +370,7 @@ impl Identities {
     }
 
     /// Hashes a new password.
+    #[boxed]
     pub async fn hash(&self, password: Password) -> Result<PasswordHash, V1Error> {
         let room = self.room().await?;
         let hashing = move || {

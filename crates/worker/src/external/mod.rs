@@ -9,6 +9,7 @@ mod accept;
 mod contenders;
 mod end;
 
+use crate::boxed;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -191,6 +192,7 @@ impl External {
     ///
     /// # Errors
     /// `Halt` if it is not a member (any more): it stops all its jobs and registers again.
+    #[boxed]
     pub async fn ping(&self, job_type: &str, worker: &str) -> Result<Pinged> {
         let (keys, now_us) = (&self.keys, self.store.runtime().now_us());
         let pinged = self
@@ -222,13 +224,14 @@ impl External {
     ///
     /// # Errors
     /// `Halt` if this claim no longer holds the job: the worker stops the job and sends nothing more about it.
-    pub async fn update(
+    #[boxed]
+    pub async fn update<'a>(
         &self,
-        job_type: &str,
+        job_type: &'a str,
         worker: &str,
         id: &str,
         claim: u64,
-        report: Report<'_>,
+        report: Report<'a>,
     ) -> Result<Answer> {
         let (number, claim, now_us) = (claim, &claim_of(worker, claim), self.store.runtime().now_us());
         let answer = self
@@ -245,6 +248,7 @@ impl External {
     ///
     /// # Errors
     /// `Halt` if the worker has lost its claim.
+    #[boxed]
     pub async fn pause_rates(
         &self,
         job_type: &str,

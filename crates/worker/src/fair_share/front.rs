@@ -1,5 +1,6 @@
 //! The head of the queue: the first waiting jobs of all tenants, in the order in which they start.
 
+use crate::boxed;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -137,6 +138,7 @@ impl FairShare {
 
     /// The waiting jobs of `shard`: the first `depth`, and the given number of jobs of each tenant in `also`. Call
     /// [`FairShare::refresh_waiting`] first.
+    #[boxed]
     pub async fn heads(
         &self,
         tx: &Transaction,

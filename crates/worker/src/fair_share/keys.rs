@@ -9,6 +9,7 @@
 //! waits, but with its tenant's usage at the time of that read. A tenant's jobs are counted once per interval, up to
 //! [`MOST_COUNTED`]. If there are very many jobs to count, some tenants use older counts until a later pass.
 
+use crate::boxed;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -67,6 +68,7 @@ pub(super) struct Keys {
 impl FairShare {
     /// If this worker uses keys, reads the increase of all keys, or writes it for the other workers. All workers must
     /// compute it from the same time and rules.
+    #[boxed]
     pub async fn agree(&self) -> Result<()> {
         let now_us = self.now_us();
         let rules = {

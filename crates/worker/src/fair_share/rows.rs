@@ -7,6 +7,7 @@
 //! costs some µs. The rows of a charger that is gone stay in the store. They count until they have decayed completely.
 //! The next charger that reads them then clears them. Each charger also clears its own rows.
 
+use crate::boxed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -102,6 +103,7 @@ impl FairShare {
     }
 
     /// Writes everything now: for a charger that is about to leave.
+    #[boxed]
     pub async fn close(&self) {
         // A task that is writing would overwrite newer rows with older ones.
         let writer = lock(&self.writer).take();

@@ -1,5 +1,6 @@
 //! Locks that external workers request for their running jobs.
 
+use crate::boxed;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -20,10 +21,11 @@ impl External {
     /// # Errors
     /// `Halt` if this claim no longer holds the job. `Invalid` for locks that its declaration does not cover, or for
     /// other locks than the one that it waits for: call [`External::unwait`] first.
-    pub async fn lock(
+    #[boxed]
+    pub async fn lock<'a>(
         &self,
-        run: RunKey<'_>,
-        wanted: &[LockAt],
+        run: RunKey<'a>,
+        wanted: &'a [LockAt],
         wait: Duration,
         leave: &CancellationToken,
     ) -> Result<Asked> {
@@ -50,7 +52,8 @@ impl External {
     ///
     /// # Errors
     /// `Halt` if this claim no longer holds the job.
-    pub async fn unwait(&self, run: RunKey<'_>) -> Result<()> {
+    #[boxed]
+    pub async fn unwait<'a>(&'a self, run: RunKey<'a>) -> Result<()> {
         let now_us = self.store.runtime().now_us();
         self.store.transact(|tx| async move { locks::withdraw(&tx, &self.keys, run, now_us).await }).await
     }
@@ -59,7 +62,8 @@ impl External {
     ///
     /// # Errors
     /// `Halt` if this claim no longer holds the job; `Invalid` for the big lock, which is released with the claim.
-    pub async fn unlock(&self, run: RunKey<'_>, spots: &[Spot]) -> Result<()> {
+    #[boxed]
+    pub async fn unlock<'a>(&self, run: RunKey<'a>, spots: &'a [Spot]) -> Result<()> {
         self.store.transact(|tx| async move { locks::release_some(&tx, &self.keys, run, spots).await }).await
     }
 }

@@ -4,6 +4,7 @@
 //! lock queues. These are snapshot reads, without conflicts, and they only affect the order: the claim checks whether a
 //! lock is free. Rows beyond the limits are not read, which only costs rejected claims.
 
+use crate::boxed;
 use std::collections::BTreeMap;
 
 use turnwise_policy::predictive_queue::locks::{Levels, Lock, Requests};
@@ -28,6 +29,7 @@ pub(crate) struct LocksView {
 }
 
 impl LocksView {
+    #[boxed]
     pub async fn read(tx: &Transaction, keys: &Keyspace, levels: &Levels) -> Result<LocksView> {
         let mut running = Summary::new(levels);
         for job in locks::running(tx, keys, MAX_RUNNING).await? {

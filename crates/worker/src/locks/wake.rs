@@ -1,5 +1,6 @@
 //! One watch of the store for all waits for locks in a process.
 
+use crate::boxed;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
@@ -60,6 +61,7 @@ impl LockWake {
     /// Returns once a lock was released after the snapshot in which [`Keyspace::lock_wake`] had the value `seen`. It
     /// returns only if a read that began after this call has found another stamp. So a caller that alternates requests
     /// with this call makes no more requests than there are releases.
+    #[boxed]
     pub async fn changed(&self, seen: Option<Bytes>) {
         let inner = &self.inner;
         let _waits = WaitGuard::new(inner);

@@ -1,5 +1,6 @@
 //! How many pending jobs locks let start, and what one pending job weighs.
 
+use crate::boxed;
 use turnwise_policy::predictive_queue::contention::Predicted;
 use turnwise_policy::predictive_queue::line::line;
 use turnwise_policy::predictive_queue::locks::Requests;
@@ -30,6 +31,7 @@ pub enum Startable {
 ///
 /// # Errors
 /// Those of the store.
+#[boxed]
 pub async fn startable(
     store: &Store,
     tx: &Transaction,
@@ -69,6 +71,7 @@ pub struct Weight {
 ///
 /// # Errors
 /// Those of the store.
+#[boxed]
 pub async fn weigh(
     tx: &Transaction,
     keys: &Keyspace,

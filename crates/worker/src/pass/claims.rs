@@ -1,5 +1,6 @@
 //! The claims of one pass.
 
+use crate::boxed;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -94,6 +95,7 @@ impl<'a> Claims<'a> {
 
     /// Decides about the jobs of a view and claims the jobs that start. Decides again if some of them could not be
     /// claimed, and other jobs wait only because of the number of free slots.
+    #[boxed]
     pub async fn fill(&mut self, view: &mut View) -> Result<FillResult> {
         let context = self.context;
         let mut filled = FillResult::default();
@@ -272,6 +274,7 @@ impl<'a> Claims<'a> {
     }
 
     /// Rewrites the sort keys that are out of date, of jobs that continue to wait.
+    #[boxed]
     pub async fn sort(&self, queue: &Front) -> Result<()> {
         let Context { tx, keys, claimant, .. } = self.context;
         let waits = queue.to_sort.iter().filter(|(id, _)| !self.tried.contains(id));

@@ -1,5 +1,6 @@
 //! Explains why a job waits, by the decision about the head of its queue.
 
+use crate::boxed;
 use turnwise_policy::schedule::{self, HoldReason};
 use turnwise_queue::tenants::Pending;
 use turnwise_queue::{Keyspace, Result};
@@ -34,6 +35,7 @@ pub fn compared(rules: &QueueRules, first: &[&Pending], room: usize) -> usize {
 ///
 /// # Errors
 /// Those of the store.
+#[boxed]
 pub async fn explain(
     store: &Store,
     tx: &Transaction,
