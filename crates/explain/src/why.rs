@@ -11,7 +11,6 @@ use crate::{Reader, Result, Viewer, decision, locked, position, reason, shown, t
 ///
 /// # Errors
 /// Those of the store.
-#[boxed]
 pub async fn waits<'a>(
     reader: &'a Reader<'a>,
     viewer: &dyn Viewer,
@@ -28,7 +27,6 @@ pub async fn waits<'a>(
 ///
 /// # Errors
 /// Those of the store.
-#[boxed]
 pub async fn reason_of<'a>(
     reader: &'a Reader<'a>,
     viewer: &dyn Viewer,

@@ -272,14 +272,12 @@ fn write(tx: &Transaction, keys: &Keyspace, operation: &Operation) -> Result<()>
 }
 
 /// An operation, if it exists.
-#[boxed]
 pub async fn get(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Option<Operation>> {
     let operation: Option<Operation> = reads::value(tx, &keys.bulk(id), "bulk operation").await?;
     Ok(operation.map(|operation| Operation { id: id.to_owned(), ..operation }))
 }
 
 /// Up to `limit` operations in the order of their ids, after `after` if given. Adds no read conflict.
-#[boxed]
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -294,7 +292,6 @@ pub async fn list(
 }
 
 /// Ends an operation that runs; returns it as it is now. `None` if there is none with this id.
-#[boxed]
 pub async fn end(
     tx: &Transaction,
     keys: &Keyspace,

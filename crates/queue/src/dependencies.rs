@@ -269,7 +269,6 @@ pub async fn unmet(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<A
 }
 
 /// The jobs that wait for a job to end, by type and id: up to `limit`. Adds no read conflict.
-#[boxed]
 pub async fn dependents(
     tx: &Transaction,
     keys: &Keyspace,
@@ -342,7 +341,6 @@ impl Unsettled {
 }
 
 /// The first such group, after `after` if given. Adds no read conflict.
-#[boxed]
 pub async fn next_unsettled(
     tx: &Transaction,
     keys: &Keyspace,
@@ -358,7 +356,6 @@ pub async fn next_unsettled(
 
 /// Updates some dependents of a group, at least one, and the dependents of jobs that this cancels. Use a transaction of its
 /// own. Returns how many were updated; the group is removed with its last one.
-#[boxed]
 pub async fn settle(tx: &Transaction, keys: &Keyspace, group: &Unsettled, now_us: i64) -> Result<usize> {
     // Transactions that settle the same group conflict here, once its last dependent is updated.
     let Some(outcome) = reads::value(tx, &group.row(keys), "unsettled row").await? else { return Ok(0) };

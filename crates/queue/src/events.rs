@@ -233,13 +233,11 @@ impl Default for Head {
 }
 
 /// Whether events are recorded.
-#[boxed]
 pub async fn recording(tx: &Transaction, keys: &Keyspace) -> Result<Recording> {
     read(tx, &keys.event_recording(), Isolation::Serializable).await
 }
 
 /// The end of the numbered events. Adds no conflict.
-#[boxed]
 pub async fn head(tx: &Transaction, keys: &Keyspace) -> Result<Head> {
     read(tx, &keys.event_head(), Isolation::Snapshot).await
 }
@@ -305,13 +303,11 @@ pub async fn end(tx: &Transaction, keys: &Keyspace, now_us: i64) -> Result<bool>
 }
 
 /// The earliest rows of the log, in the order of their commits. All rows that are not among them come later.
-#[boxed]
 pub async fn collect(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Appended>> {
     collect_up_to(tx, keys, None, MAX_SORTED_BYTES).await
 }
 
 /// The same of the rows that come after `row`: for a reader that may not clear the rows before.
-#[boxed]
 pub async fn collect_after(
     tx: &Transaction,
     keys: &Keyspace,

@@ -136,7 +136,6 @@ pub(crate) async fn ask_again(tx: &Transaction, keys: &Keyspace) -> Result<()> {
 }
 
 /// Removes a filter; returns whether there was one.
-#[boxed]
 pub async fn remove(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<bool> {
     if tx.get(&keys.filter(id)).await?.is_none() {
         return Ok(false);
@@ -147,7 +146,6 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<bool>
 }
 
 /// All filters, by name. Adds no read conflict: their [`stamp`] adds one for all of them.
-#[boxed]
 pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Rule>> {
     let read =
         |key: &Bytes, value: &Bytes| Ok(Rule { id: keys.parse_filter(key)?, ..decode("filter", value)? });
@@ -156,7 +154,6 @@ pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Rule>> {
 
 /// The versionstamp that changes with every change of a filter; `None` before the first. Adds a read conflict: a transaction
 /// that applies filters applies the current ones.
-#[boxed]
 pub async fn stamp(tx: &Transaction, keys: &Keyspace) -> Result<Option<Bytes>> {
     Ok(tx.get(&keys.filters_versionstamp()).await?)
 }
@@ -198,7 +195,6 @@ pub async fn pause(
 }
 
 /// Cancels a pending job. Returns whether it was pending.
-#[boxed]
 pub async fn reject(
     tx: &Transaction,
     keys: &Keyspace,

@@ -52,7 +52,6 @@ pub async fn put(tx: &Transaction, keys: &Keyspace, name: &str, report: &Report)
 }
 
 /// Removes a fleet's report; returns whether there was one.
-#[boxed]
 pub async fn remove(tx: &Transaction, keys: &Keyspace, name: &str) -> Result<bool> {
     let was_there = tx.get(&keys.fleet(name)).await?.is_some();
     if was_there {
@@ -62,7 +61,6 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, name: &str) -> Result<boo
 }
 
 /// All valid reports, by name. Adds no read conflict.
-#[boxed]
 pub async fn list(tx: &Transaction, keys: &Keyspace, now_us: i64) -> Result<Vec<(String, Report)>> {
     let mut reports = rows(tx, keys).await?;
     reports.retain(|(_, report)| report.expires_us > now_us);

@@ -1,6 +1,5 @@
 //! The row of a group, and how jobs become members of it.
 
-use crate::boxed;
 use std::borrow::Cow;
 
 use bytes::Bytes;
@@ -122,7 +121,6 @@ impl Group {
 }
 
 /// A group, if it exists.
-#[boxed]
 pub async fn get(tx: &Transaction, keys: &Keyspace, tenant: &str, name: &str) -> Result<Option<Group>> {
     let group: Option<Group> = reads::value(tx, &keys.group(tenant, name), "group").await?;
     Ok(group.map(|group| Group { tenant: tenant.to_owned(), name: name.to_owned(), ..group }))

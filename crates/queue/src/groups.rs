@@ -266,7 +266,6 @@ pub async fn close(tx: &Transaction, keys: &Keyspace, tenant: &str, name: &str) 
 }
 
 /// The numbers of a group's jobs. Adds no read conflict.
-#[boxed]
 pub async fn counts(tx: &Transaction, keys: &Keyspace, group: &Group) -> Result<GroupCounts> {
     group_counts::read(tx, keys, &group.tenant, &group.name, group.id).await
 }
@@ -290,7 +289,6 @@ pub async fn list(
 }
 
 /// The job that a group adds.
-#[boxed]
 pub async fn callback(
     tx: &Transaction,
     keys: &Keyspace,
@@ -313,7 +311,6 @@ pub struct Marked {
 }
 
 /// Up to `limit` marked groups, after this one if given. Adds no read conflict.
-#[boxed]
 pub async fn marked(
     tx: &Transaction,
     keys: &Keyspace,
@@ -458,7 +455,6 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, tenant: &str, name: &str)
 }
 
 /// When the next group is removed, in µs. Adds no read conflict.
-#[boxed]
 pub async fn next_removal(tx: &Transaction, keys: &Keyspace) -> Result<Option<i64>> {
     let read = |key: &Bytes, _: &Bytes| Ok(keys.parse_group_removal(key)?.0);
     Ok(reads::list(tx, keys.group_removals(), 1, read).await?.pop())

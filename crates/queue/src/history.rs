@@ -255,7 +255,6 @@ pub fn write(tx: &Transaction, keys: &Keyspace, slot: i64, node: &str, sample: &
 }
 
 /// Whether the state of the store in an interval of the finest resolution is known.
-#[boxed]
 pub async fn has_state(tx: &Transaction, keys: &Keyspace, slot: i64) -> Result<bool> {
     let row = tx.get_with(&keys.history_entry(Step::Fine, slot, ""), Isolation::Snapshot).await?;
     Ok(row.is_some())

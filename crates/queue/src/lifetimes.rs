@@ -50,7 +50,6 @@ pub struct Due {
 }
 
 /// Up to `limit` jobs that are due, earliest first. Adds no read conflict.
-#[boxed]
 pub async fn due(tx: &Transaction, keys: &Keyspace, now_us: i64, limit: usize) -> Result<Vec<Due>> {
     let read = |key: &Bytes, _: &Bytes| {
         let (at_us, job_type, id) = keys.parse_lifetime(key)?;
@@ -105,7 +104,6 @@ pub async fn settle(tx: &Transaction, keys: &Keyspace, due: &[Due], now_us: i64)
 }
 
 /// Takes a job that is due out of the queue, until it has ended. If the clock that says so is wrong, it returns to the queue later.
-#[boxed]
 pub async fn set_aside(
     tx: &Transaction,
     keys: &Keyspace,

@@ -3,7 +3,6 @@
 //! A node is a worker of its own type, [`NODE_TYPE`], without slots, and its membership works like that of workers. It
 //! moves its health counter, its neighbour removes it once the counter does not move, and it leaves when it stops.
 
-use crate::boxed;
 use serde::{Deserialize, Serialize};
 use turnwise_store::Transaction;
 
@@ -32,7 +31,6 @@ pub struct NodeOptions {
 }
 
 /// All nodes, sorted by id: the earliest started is first. Adds no read conflict.
-#[boxed]
 pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Worker>> {
     worker_row::list(tx, keys, NODE_TYPE, MAX_NODES).await
 }

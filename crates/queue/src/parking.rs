@@ -58,7 +58,6 @@ pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &Job, park: &Park) -
 }
 
 /// Up to `limit` groups that have parked jobs, in order, after the group `after` if given. Adds no read conflict.
-#[boxed]
 pub async fn groups(
     tx: &Transaction,
     keys: &Keyspace,
@@ -72,7 +71,6 @@ pub async fn groups(
 }
 
 /// The same for groups with unwatched jobs.
-#[boxed]
 pub async fn unwatched_groups(
     tx: &Transaction,
     keys: &Keyspace,
@@ -98,7 +96,6 @@ async fn groups_in(
 }
 
 /// Up to `limit` parked jobs of a group, by key and id, after the job `after` if given. Adds no read conflict.
-#[boxed]
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -136,7 +133,6 @@ pub async fn unwatched(
 
 /// Up to `limit` jobs that are parked at a key. Adds no read conflict: a job that parks concurrently is unwatched, and
 /// compared later.
-#[boxed]
 pub async fn at(
     tx: &Transaction,
     keys: &Keyspace,
@@ -170,7 +166,6 @@ pub async fn wake(
 }
 
 /// Clears the mark of an unwatched job, once a watcher listens for it and has then found the compared state unchanged.
-#[boxed]
 pub async fn settle(tx: &Transaction, keys: &Keyspace, job_type: &str, parked: &ParkedJob) -> Result<()> {
     let sign = keys.unwatched_entry(job_type, &parked.at, &parked.id);
     // The job may have run and parked again: then its token differs, and the mark is for the new token.

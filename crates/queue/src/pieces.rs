@@ -1,6 +1,5 @@
 //! Values that exceed the store's limit, in pieces under consecutive keys.
 
-use crate::boxed;
 use bytes::{Bytes, BytesMut};
 use turnwise_store::{Isolation, RangeRead, Result, Transaction};
 
@@ -31,7 +30,6 @@ pub fn write_pieces(
 
 /// Reads what [`write_pieces`] wrote; empty if there is nothing. Adds no read conflict: a writer of pieces also writes the
 /// row that they belong to, and a reader of pieces has read that row.
-#[boxed]
 pub async fn read_pieces(tx: &Transaction, range: &KeyRange) -> Result<Bytes> {
     read_some(tx, range, MAX_PIECES).await
 }

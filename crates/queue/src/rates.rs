@@ -192,7 +192,6 @@ pub(crate) fn mark(
 }
 
 /// The rate that a limited job waits for, and when it may start next, in µs. `None` if it waits for something else. Adds no read conflict.
-#[boxed]
 pub async fn awaited(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<(Rate, i64)>> {
     let Some(place) = job.limited_place() else { return Ok(None) };
     let row = keys.limited_entry(&job.job_type, &place, &job.id);

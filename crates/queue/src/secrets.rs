@@ -93,7 +93,6 @@ impl Secrets {
 }
 
 /// The options of a job without what its type hides.
-#[boxed]
 pub async fn shown_options(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Box<RawValue>> {
     let secrets = Secrets::of_type(tx, keys, &job.job_type).await?;
     if secrets.hide_all() {

@@ -68,7 +68,6 @@ pub async fn each_waiting(
 
 /// Removes a tenant from [`each_waiting`] if its queue is empty, and returns whether it is. A concurrent add of a job of the
 /// tenant makes this transaction conflict, not the add. Use a transaction of its own, so that nothing else is repeated.
-#[boxed]
 pub async fn no_longer_waiting(
     tx: &Transaction,
     keys: &Keyspace,
@@ -83,7 +82,6 @@ pub async fn no_longer_waiting(
 }
 
 /// The first `limit` jobs of a tenant's queue. Adds no read conflict: claiming a job adds one.
-#[boxed]
 pub async fn front(
     tx: &Transaction,
     keys: &Keyspace,
@@ -95,7 +93,6 @@ pub async fn front(
 }
 
 /// The first `limit` jobs in a tenant's queue that are sorted by keys; their rows come last. Adds no read conflict.
-#[boxed]
 pub async fn keyed(
     tx: &Transaction,
     keys: &Keyspace,
@@ -339,7 +336,6 @@ fn read_pending(keys: &Keyspace, key: &[u8], locks: Arc<Requests>) -> Result<(St
 }
 
 /// How many pending jobs a tenant has; counts up to `most`. Adds no read conflict.
-#[boxed]
 pub async fn count_pending(
     tx: &Transaction,
     keys: &Keyspace,

@@ -1,6 +1,5 @@
 //! What is stated of the jobs of a type, and of its tasks.
 
-use crate::boxed;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -98,7 +97,6 @@ impl TypeTerms {
 }
 
 /// What is stated of a type, if anything is. A transaction reads it once. Adds no read conflict: a change holds from the next start on.
-#[boxed]
 pub async fn stated(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Option<TypeTerms>> {
     let row = keys.type_terms(job_type);
     tx.prefetch([row.clone()]).await?;

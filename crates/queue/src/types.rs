@@ -146,7 +146,6 @@ pub async fn remove_terms(tx: &Transaction, keys: &Keyspace, job_type: &str) -> 
 }
 
 /// All types of which something is stated, sorted. Adds no read conflict.
-#[boxed]
 pub async fn stated_types(tx: &Transaction, keys: &Keyspace) -> Result<Vec<(String, TypeTerms)>> {
     let read =
         |key: &Bytes, value: &Bytes| Ok((keys.parse_type_terms(key)?, decode("terms of a type", value)?));

@@ -142,7 +142,6 @@ async fn replace(tx: &Transaction, keys: &Keyspace, mut job: Job, new: &NewJob, 
 }
 
 /// The hash of a job's key, if it has one and no other job has it. `Err` if another one has.
-#[boxed]
 pub async fn key_of_new(
     tx: &Transaction,
     keys: &Keyspace,
@@ -155,7 +154,6 @@ pub async fn key_of_new(
 }
 
 /// The row of a job's key: the job that has it now may be another one. Adds no read conflict.
-#[boxed]
 pub async fn row_of(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<UniqueRow>> {
     let Some(key) = &job.unique_key else { return Ok(None) };
     reads::value_with(tx, &keys.unique(&key.hash), "unique row", Isolation::Snapshot).await

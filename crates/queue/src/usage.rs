@@ -104,7 +104,6 @@ pub async fn each_of_type(
 }
 
 /// The rows of one tenant, the first [`MAX_CHARGERS`] of them: charger, what it has charged. Adds no read conflict.
-#[boxed]
 pub async fn of_tenant(
     tx: &Transaction,
     keys: &Keyspace,
@@ -161,7 +160,6 @@ pub async fn forget_gone(
 }
 
 /// Clears a row that its charger no longer needs; conflicts with a concurrent write of the row.
-#[boxed]
 pub async fn forget(
     tx: &Transaction,
     keys: &Keyspace,
@@ -180,7 +178,6 @@ pub async fn forget(
 pub type RunTimes = BTreeMap<String, f64>;
 
 /// What was learnt of the run times of a type's tasks. Adds no read conflict.
-#[boxed]
 pub async fn run_times(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<RunTimes> {
     let value = tx.get_with(&keys.run_times(job_type), Isolation::Snapshot).await?;
     value.map_or(Ok(RunTimes::new()), |value| decode("run times", &value))
@@ -206,7 +203,6 @@ pub async fn write_run_times(
 }
 
 /// How far the keys of a type have been lifted; `None` if no worker sorts by keys.
-#[boxed]
 pub async fn read_boost(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Option<Boost>> {
     reads::value(tx, &keys.boost(job_type), "boost row").await
 }

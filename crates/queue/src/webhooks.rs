@@ -140,14 +140,12 @@ pub struct Progress {
 }
 
 /// A webhook, if it exists.
-#[boxed]
 pub async fn get(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Option<Webhook>> {
     let webhook: Option<Webhook> = reads::value(tx, &keys.webhook(id), "webhook").await?;
     Ok(webhook.map(|webhook| Webhook { id: id.to_owned(), ..webhook }))
 }
 
 /// How far a webhook is.
-#[boxed]
 pub async fn progress(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Progress> {
     Ok(reads::value(tx, &keys.webhook_progress(id), "progress of a webhook").await?.unwrap_or_default())
 }

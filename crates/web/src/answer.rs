@@ -69,7 +69,6 @@ pub struct Broken;
 
 impl Pieces {
     /// Writes text as it is.
-    #[boxed]
     pub async fn text(&mut self, text: &str) -> Result<(), Broken> {
         self.buffer.extend_from_slice(text.as_bytes());
         if self.buffer.len() >= PIECE_BYTES { self.flush().await } else { Ok(()) }
@@ -81,7 +80,6 @@ impl Pieces {
     }
 
     /// Writes the rows of a batch.
-    #[boxed]
     pub async fn batch(&mut self, batch: &Batch) -> Result<(), Broken> {
         for row in batch.rows() {
             self.row(row).await?;
@@ -120,7 +118,6 @@ impl Pieces {
     }
 
     /// Resolves when the reader is gone.
-    #[boxed]
     pub async fn abandoned(&self) {
         self.to.closed().await;
     }

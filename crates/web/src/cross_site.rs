@@ -52,7 +52,6 @@ pub async fn check(State(web): State<Web>, request: Request, next: Next) -> Resp
 }
 
 /// Rejects a body with a content type that a page of another site can send without permission.
-#[boxed]
 pub async fn check_json(State(web): State<Web>, request: Request, next: Next) -> Response {
     match json(&request) {
         Ok(()) => next.run(request).await,

@@ -1,6 +1,5 @@
 //! Pools that the requests of all identities share: how much there is of something, and how much of it one identity may have.
 
-use crate::boxed;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -35,7 +34,6 @@ impl Pool {
 
     /// Waits for a part of at most a share: first for what the identity has given back, so that those that wait here take nothing from
     /// others.
-    #[boxed]
     pub async fn take(&self, caller: &Caller, many: u32) -> PoolPermit {
         let share = self.shares.of(caller.owner(), self.share);
         let own = take(share, many).await;
@@ -72,7 +70,6 @@ impl<K: Eq + Hash> Semaphores<K> {
 }
 
 /// Waits for so many permits.
-#[boxed]
 pub async fn take(of: Arc<Semaphore>, many: u32) -> OwnedSemaphorePermit {
     of.acquire_many_owned(many).await.expect("the semaphore is never closed")
 }

@@ -150,7 +150,6 @@ pub async fn bytes<'a>(
 }
 
 /// A body that is a JSON object.
-#[boxed]
 pub async fn json_object<'a>(
     room: &'a Room,
     body: Body,
@@ -162,7 +161,6 @@ pub async fn json_object<'a>(
 }
 
 /// The same, where the rows in one member are not parsed into a tree.
-#[boxed]
 pub async fn json_rows<'a>(
     room: &'a Room,
     body: Body,

@@ -1,6 +1,5 @@
 //! Events that a loop waits for: the end of a pause, or the change of a watched key.
 
-use crate::boxed;
 use std::future::{pending, ready};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +28,6 @@ impl Event {
     }
 
     /// Returns when it has happened. After that it never happens again.
-    #[boxed]
     pub async fn happens(&mut self) {
         match &mut self.0 {
             Some(event) => event.get_mut().await,

@@ -3,7 +3,6 @@
 //! Every node runs this service. The node that has numbered the latest events goes on. Another one takes over if there are events
 //! that have waited for a while: then both may number at the same time, and one of them conflicts.
 
-use crate::boxed;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -56,7 +55,6 @@ impl Recorder {
     ///
     /// # Errors
     /// As the store.
-    #[boxed]
     pub async fn begin(&self) -> Result<()> {
         let keys = &self.keys;
         let recording = self.store.transact(|tx| async move { events::recording(&tx, keys).await }).await?;

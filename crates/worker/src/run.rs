@@ -1,6 +1,5 @@
 //! One run of a job: the task of its handler, its reports, and its end. Every write is fenced by the claim.
 
-use crate::boxed;
 use std::future::pending;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -51,7 +50,6 @@ impl Shared {
     }
 
     /// Registers an incarnation.
-    #[boxed]
     pub async fn join(&self) -> turnwise_queue::Result<String> {
         let options = Options { tunables: self.tunables.get(), ..self.options.clone() };
         join(&self.store, &self.keys, &self.job_type, &options).await

@@ -87,7 +87,6 @@ async fn look(search: &mut Search<'_>, job: &Job, held: &Held) -> Result<Option<
 
 /// What blocks a pending job: up to `most` blockers of the first of its locks that it cannot have. `None` if nothing does.
 /// Adds no read conflict.
-#[boxed]
 pub async fn blocked(
     tx: &Transaction,
     keys: &Keyspace,

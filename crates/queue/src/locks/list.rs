@@ -246,13 +246,11 @@ async fn next_level(tx: &Transaction, keys: &Keyspace, level: Option<&str>) -> R
 
 /// Up to `limit` running jobs of all types that have declared locks, each with its locks: one row per job. Adds no read
 /// conflict.
-#[boxed]
 pub async fn running(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Vec<Running>> {
     running_in(tx, keys, |mode| keys.lock_holders(&Spot::BIG_LOCK, mode), limit).await
 }
 
 /// The same for one type; reads nothing of other types.
-#[boxed]
 pub async fn running_of(
     tx: &Transaction,
     keys: &Keyspace,

@@ -73,7 +73,6 @@ pub async fn request<'a>(
 ///
 /// # Errors
 /// `Halt` for a lost claim.
-#[boxed]
 pub async fn poll<'a>(
     tx: &'a Transaction,
     keys: &Keyspace,
@@ -259,7 +258,6 @@ fn run_search<'a>(view: View<'a>, job: &'a Job, held: &'a Held, most: usize) -> 
 
 /// The jobs that block a running job that waits, up to `most`: the holders of its lock, and then the jobs before it in a
 /// queue. `None` if it does not wait, or if nothing blocks it. Adds no read conflict.
-#[boxed]
 pub async fn blockers_of_run(
     tx: &Transaction,
     keys: &Keyspace,

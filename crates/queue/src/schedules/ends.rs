@@ -3,7 +3,6 @@
 //! The row is created and removed with the schedule, and a job that has ended only changes it. So a job that ends after its schedule was removed leaves
 //! nothing behind, and one of an earlier schedule of the same name changes nothing of the later one.
 
-use crate::boxed;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use turnwise_store::{Isolation, Transaction};
@@ -50,7 +49,6 @@ pub(crate) fn write(tx: &Transaction, keys: &Keyspace, name: &str, ends: &Ends) 
 }
 
 /// How many jobs of a schedule have failed in a row, and its last success. Adds no read conflict.
-#[boxed]
 pub async fn ends(tx: &Transaction, keys: &Keyspace, name: &str) -> Result<(u32, Option<Success>)> {
     let key = keys.schedule_ends(name);
     let ends: Option<Ends> = reads::value_with(tx, &key, "ends of a schedule", Isolation::Snapshot).await?;

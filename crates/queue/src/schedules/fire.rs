@@ -60,13 +60,11 @@ pub struct Backfilled {
 }
 
 /// Up to `limit` schedules whose next instant has come, earliest first. Adds no read conflict.
-#[boxed]
 pub async fn due(tx: &Transaction, keys: &Keyspace, now_us: i64, limit: usize) -> Result<Vec<Due>> {
     Ok(due_behind(tx, keys, None, now_us, limit).await?.0)
 }
 
 /// The same behind a row. Also returns the last row that was read, if there may be more. Rows that cannot be read are left out: they keep no others.
-#[boxed]
 pub async fn due_behind(
     tx: &Transaction,
     keys: &Keyspace,
@@ -81,7 +79,6 @@ pub async fn due_behind(
 }
 
 /// When the next schedule fires, in µs; if given, the next one after a time. Adds no read conflict.
-#[boxed]
 pub async fn next_due(tx: &Transaction, keys: &Keyspace, after_us: Option<i64>) -> Result<Option<i64>> {
     let (begin, end) = keys.schedules_due();
     let begin = after_us.map_or(begin, |after_us| keys.schedules_due_until(after_us).1);

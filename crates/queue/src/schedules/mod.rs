@@ -94,7 +94,6 @@ pub struct Tally {
 }
 
 /// A schedule, if it exists.
-#[boxed]
 pub async fn get(tx: &Transaction, keys: &Keyspace, name: &str) -> Result<Option<Schedule>> {
     let schedule: Option<Schedule> = reads::value(tx, &keys.schedule(name), "schedule").await?;
     Ok(schedule.map(|schedule| named(schedule, name)))
@@ -141,7 +140,6 @@ pub async fn list(
 }
 
 /// The options of the jobs of a schedule. They may hold secrets.
-#[boxed]
 pub async fn options(tx: &Transaction, keys: &Keyspace, schedule: &Schedule) -> Result<Box<RawValue>> {
     let value = read_pieces(tx, &keys.schedule_options(&schedule.name)).await?;
     decode("options of a schedule", &value)

@@ -122,7 +122,6 @@ impl Identities {
 
     /// After a change through this node: applies it before the response. If the store cannot be read, requests read what
     /// they need themselves.
-    #[boxed]
     pub async fn changed(&self) {
         self.forget();
         if let Err(error) = self.load().await {
@@ -131,7 +130,6 @@ impl Identities {
     }
 
     /// Reads whether the store is open.
-    #[boxed]
     pub async fn load(&self) -> Result<(), StoreError> {
         self.look(None).await.map(|_| ())
     }
@@ -370,7 +368,6 @@ impl Identities {
     }
 
     /// Hashes a new password.
-    #[boxed]
     pub async fn hash(&self, password: Password) -> Result<PasswordHash, V1Error> {
         let room = self.room().await?;
         let hashing = move || {

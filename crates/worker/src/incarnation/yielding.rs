@@ -1,6 +1,5 @@
 //! Yielding: idle jobs are preempted for waiting ones between two cycles.
 
-use crate::boxed;
 use std::time::Duration;
 
 use turnwise_policy::rotation::Moment;
@@ -26,7 +25,6 @@ pub(super) struct Yielding {
 impl Yielding {
     /// Returns true if a check is due, and false if a job has become pending: the next check must then be scheduled
     /// again.
-    #[boxed]
     pub async fn due(&mut self) -> bool {
         tokio::select! {
             biased;

@@ -52,7 +52,6 @@ impl External {
     ///
     /// # Errors
     /// `Halt` if this claim no longer holds the job.
-    #[boxed]
     pub async fn unwait<'a>(&'a self, run: RunKey<'a>) -> Result<()> {
         let now_us = self.store.runtime().now_us();
         self.store.transact(|tx| async move { locks::withdraw(&tx, &self.keys, run, now_us).await }).await
@@ -62,7 +61,6 @@ impl External {
     ///
     /// # Errors
     /// `Halt` if this claim no longer holds the job; `Invalid` for the big lock, which is released with the claim.
-    #[boxed]
     pub async fn unlock<'a>(&self, run: RunKey<'a>, spots: &'a [Spot]) -> Result<()> {
         self.store.transact(|tx| async move { locks::release_some(&tx, &self.keys, run, spots).await }).await
     }

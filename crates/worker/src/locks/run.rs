@@ -9,7 +9,6 @@
 //! hold a lock meanwhile. The jobs in the slots might run for ever, or wait for that very lock. So a worker may have
 //! more running jobs than slots: up to the number of lent slots more, and at most twice as many.
 
-use crate::boxed;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -162,7 +161,6 @@ impl JobContext {
     ///
     /// # Errors
     /// [`LockError`]; the job does not wait any more then.
-    #[boxed]
     pub async fn lock(&self, lock: LockAt) -> Result<(), LockError> {
         self.locks.take(&[lock]).await
     }
@@ -179,7 +177,6 @@ impl JobContext {
     ///
     /// # Errors
     /// `Refused` for the big lock, which is released with the run; `Lost` and `Store` as with every write of a job.
-    #[boxed]
     pub async fn unlock(&self, spots: &[Spot]) -> Result<(), LockError> {
         self.locks.give_back(spots).await
     }

@@ -71,7 +71,6 @@ pub struct Weight {
 ///
 /// # Errors
 /// Those of the store.
-#[boxed]
 pub async fn weigh(
     tx: &Transaction,
     keys: &Keyspace,

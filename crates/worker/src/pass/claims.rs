@@ -274,7 +274,6 @@ impl<'a> Claims<'a> {
     }
 
     /// Rewrites the sort keys that are out of date, of jobs that continue to wait.
-    #[boxed]
     pub async fn sort(&self, queue: &Front) -> Result<()> {
         let Context { tx, keys, claimant, .. } = self.context;
         let waits = queue.to_sort.iter().filter(|(id, _)| !self.tried.contains(id));
