@@ -1,6 +1,5 @@
 //! The next decision about the head of a type's queue, as one worker with all free slots of the type would make it.
 
-use crate::boxed;
 use std::collections::BTreeMap;
 
 use turnwise_policy::schedule::HoldReason;
@@ -8,6 +7,7 @@ use turnwise_queue::Job;
 use turnwise_queue::tenants::Pending;
 use turnwise_worker::{QueueHead, Startable, compared, explain, startable};
 
+use crate::boxed;
 use crate::position::{self, Next};
 use crate::snapshot::Snapshot;
 use crate::{Reader, Result};

@@ -1,6 +1,5 @@
 //! How many slots a job type needs. Autoscalers read this.
 
-use crate::boxed;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
@@ -9,6 +8,7 @@ use turnwise_protocol::{Demand, TenantDemand};
 use turnwise_queue::counts::Kind;
 use turnwise_worker::runnable;
 
+use crate::boxed;
 use crate::snapshot::{Snapshot, jobs_by_tenant, many};
 use crate::{Reader, Result};
 

@@ -1,11 +1,11 @@
 //! What a job waits for, and what waits for it, as a graph: for its page.
 
-use crate::boxed;
 use std::collections::{BTreeMap, VecDeque};
 
 use turnwise_protocol::State;
 use turnwise_queue::{Job, dependencies, followers, jobs};
 
+use crate::boxed;
 use crate::{Reader, Result, Viewer, shown};
 
 /// Maximum number of jobs in a graph: those that are nearest to the job.

@@ -4,7 +4,6 @@
 //! job's end. A start is visible immediately, in the rows of running jobs. `docs/design/explanation.md` has
 //! limits and formulas.
 
-use crate::boxed;
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::{StreamExt, TryStreamExt, stream};
@@ -22,6 +21,7 @@ use turnwise_store::key::successor;
 use turnwise_store::{Error as StoreError, Isolation, RangeRead};
 use turnwise_worker::{FairRules, TenantCharges, usage_of};
 
+use crate::boxed;
 use crate::{Reader, Result};
 
 /// Maximum number of charge rows that are read of a type: those of 10,000 tenants with a few workers each.

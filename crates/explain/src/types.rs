@@ -1,6 +1,5 @@
 //! The state of a job type, for the metrics, the history and the slots that follow the demand.
 
-use crate::boxed;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use turnwise_queue::counts::Kind;
 use turnwise_queue::{Worker, tenants, workers};
 use turnwise_store::Isolation;
 
+use crate::boxed;
 use crate::demand::{DEFAULT_TARGET_MS, Trackers, demand};
 use crate::snapshot::{Of, Snapshot, all_of, jobs_by_tenant};
 use crate::{Reader, Result};

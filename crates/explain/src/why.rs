@@ -1,9 +1,9 @@
 //! The reason for a job's state.
 
-use crate::boxed;
 use turnwise_protocol::{Awaited, Expected, Limited, MAX_COUNTED, Position, Reason, Why};
 use turnwise_queue::{Job, State as QueueState, concurrency, dependencies, jobs, rates, workers};
 
+use crate::boxed;
 use crate::snapshot::{Of, Snapshot, could_run_since};
 use crate::{Reader, Result, Viewer, decision, locked, position, reason, shown, task};
 
@@ -11,6 +11,7 @@ use crate::{Reader, Result, Viewer, decision, locked, position, reason, shown, t
 ///
 /// # Errors
 /// Those of the store.
+#[boxed]
 pub async fn waits<'a>(
     reader: &'a Reader<'a>,
     viewer: &dyn Viewer,
@@ -27,6 +28,7 @@ pub async fn waits<'a>(
 ///
 /// # Errors
 /// Those of the store.
+#[boxed]
 pub async fn reason_of<'a>(
     reader: &'a Reader<'a>,
     viewer: &dyn Viewer,

@@ -13,13 +13,13 @@
 //! to meet the condition otherwise may be changed or not. Jobs in some indices change their place there: while a pass over
 //! such an index changes jobs, another pass follows, up to [`MAX_PASSES`].
 
-use crate::boxed;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_store::Transaction;
 
+use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::job::EventKind;
 use crate::keyspace::behind;
@@ -272,12 +272,14 @@ fn write(tx: &Transaction, keys: &Keyspace, operation: &Operation) -> Result<()>
 }
 
 /// An operation, if it exists.
+#[boxed]
 pub async fn get(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Option<Operation>> {
     let operation: Option<Operation> = reads::value(tx, &keys.bulk(id), "bulk operation").await?;
     Ok(operation.map(|operation| Operation { id: id.to_owned(), ..operation }))
 }
 
 /// Up to `limit` operations in the order of their ids, after `after` if given. Adds no read conflict.
+#[boxed]
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -292,6 +294,7 @@ pub async fn list(
 }
 
 /// Ends an operation that runs; returns it as it is now. `None` if there is none with this id.
+#[boxed]
 pub async fn end(
     tx: &Transaction,
     keys: &Keyspace,

@@ -1,7 +1,6 @@
 //! The operations of workers on jobs. Every write is fenced: its transaction returns [`Error::Halt`] unless the claim still
 //! holds the job and the worker is still a member.
 
-use crate::boxed;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -14,6 +13,7 @@ use turnwise_policy::eligibility::filters::Limits;
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_store::Transaction;
 
+use crate::boxed;
 use crate::concurrency::{self, Full, Tally};
 use crate::deadlines::{Deadline, Over};
 use crate::error::corrupt;
@@ -86,6 +86,7 @@ pub async fn release_due(
 }
 
 /// How many delayed jobs of a type are due, and were not released yet; counts up to `most`. Adds no read conflict.
+#[boxed]
 pub async fn count_due(
     tx: &Transaction,
     keys: &Keyspace,
@@ -99,6 +100,7 @@ pub async fn count_due(
 }
 
 /// The number of the next claim of a worker that does not count its claims itself.
+#[boxed]
 pub async fn next_number(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<u64> {
     let next = latest_number(tx, keys, job_type, worker).await? + 1;
     set_latest_number(tx, keys, job_type, worker, next)?;
@@ -117,12 +119,14 @@ pub fn set_latest_number(
 }
 
 /// The number of the latest claim of a worker that does not count its claims itself; 0 before its first one.
+#[boxed]
 pub async fn latest_number(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<u64> {
     let row = keys.claim_number(job_type, worker);
     Ok(reads::value(tx, &row, "claim number").await?.unwrap_or(0))
 }
 
 /// The numbers of the claims under which a worker holds jobs, up to `limit` of them. Adds no read conflict.
+#[boxed]
 pub async fn numbers(
     tx: &Transaction,
     keys: &Keyspace,
@@ -206,6 +210,7 @@ impl Claiming {
 }
 
 /// [`claim_with`] with the default levels. `None` if the job was not claimed.
+#[boxed]
 pub async fn claim<'a>(context: Context<'a>, id: &'a str, claim: &Claim) -> Result<Option<Job>> {
     static LEVELS: LazyLock<Levels> = LazyLock::new(Levels::default);
     Ok(claim_with(context, &LEVELS, id, claim).await?.job())
@@ -355,6 +360,7 @@ impl<'a> Report<'a> {
 }
 
 /// Reports progress: replaces the job's `info`. Writes only the worker's own row.
+#[boxed]
 pub async fn update(
     tx: &Transaction,
     keys: &Keyspace,
@@ -463,6 +469,7 @@ pub enum Ended {
 
 /// Ends a run, and with it the claim. `info` is the job's last report. `sort_key` is that of the next run, where keys decide.
 /// Idempotent: safe to repeat when the outcome is not known.
+#[boxed]
 pub async fn end<'a>(
     context: Context<'a>,
     id: &'a str,
@@ -756,6 +763,7 @@ async fn end_run(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &Claim
 }
 
 /// The job, if this claim still holds it and its worker is still a member.
+#[boxed]
 pub async fn held(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str, claim: &Claim) -> Result<Job> {
     check_member(tx, keys, job_type, &claim.worker).await?;
     let job = read_job(tx, keys, job_type, id).await?.ok_or(Error::Halt)?;

@@ -10,11 +10,11 @@
 //! would give an exact order. However, they would not survive a copy to another engine, and due times would still need a
 //! clock.
 
-use crate::boxed;
 use std::time::Duration;
 
 use turnwise_store::Store;
 
+use crate::boxed;
 use crate::encoding::encode;
 use crate::{Error, Keyspace, Result, reads};
 

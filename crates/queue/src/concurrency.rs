@@ -19,7 +19,6 @@
 //!
 //! [`crate::rates`] limits starts in the same way.
 
-use crate::boxed;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,6 +31,7 @@ use turnwise_policy::eligibility::filters::Limits;
 use turnwise_policy::eligibility::rate::{self, Rate, RateLimit};
 use turnwise_store::{Isolation, Transaction};
 
+use crate::boxed;
 use crate::encoding::hex;
 use crate::filters::Cursor;
 pub use crate::keyspace::LimitedPlace;
@@ -191,16 +191,19 @@ impl Tally {
 }
 
 /// How many jobs of a bucket run, up to the highest limit. Adds no read conflict.
+#[boxed]
 pub async fn count(tx: &Transaction, keys: &Keyspace, bucket: &Bucket) -> Result<usize> {
     Ok(rows(tx, keys.bucket_holders(bucket), MAX_LIMIT as usize).await?.len())
 }
 
 /// How many jobs wait because a bucket has no room, up to `limit`. Adds no read conflict.
+#[boxed]
 pub async fn waiting(tx: &Transaction, keys: &Keyspace, bucket: &Bucket, limit: usize) -> Result<usize> {
     Ok(rows(tx, keys.limited_in(bucket), limit).await?.len())
 }
 
 /// Up to `limit` running jobs of a bucket, each with its row. Adds no read conflict.
+#[boxed]
 pub async fn running(
     tx: &Transaction,
     keys: &Keyspace,
@@ -221,6 +224,7 @@ fn guard(bucket: &Bucket) -> u64 {
 
 /// Takes a pending job out of the queue until its bucket has room. Returns whether it was pending. `stamp` is that of the
 /// filters, if there are any: a filter's limit applies only as long as the filters stay the same.
+#[boxed]
 pub async fn hold_back(
     tx: &Transaction,
     keys: &Keyspace,

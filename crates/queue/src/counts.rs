@@ -8,7 +8,6 @@
 //! row for each such transaction. [`fold`] replaces them by one, and removes rows that count nothing, or the names of tenants
 //! would accumulate.
 
-use crate::boxed;
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, Index};
 
@@ -16,6 +15,7 @@ use bytes::Bytes;
 use turnwise_store::key::successor;
 use turnwise_store::{Store, Sum, Transaction};
 
+use crate::boxed;
 use crate::group_recount::{self, Members};
 use crate::keyspace::{KeyRange, behind};
 use crate::place::{End, Place};
@@ -199,6 +199,7 @@ fn less_one(place: &Place) -> Sum {
 }
 
 /// The counts of a tenant's jobs of one type. Not for a transaction that has moved such a job.
+#[boxed]
 pub async fn of_tenant(tx: &Transaction, keys: &Keyspace, job_type: &str, tenant: &str) -> Result<Counts> {
     Ok(Counts::of_sum(&tx.sum(&keys.counts_of(job_type, tenant)).await?))
 }
@@ -229,6 +230,7 @@ pub struct Counted {
 
 /// The counts of up to `limit` types and tenants, in the order of type and tenant, after `after` if given. Those that have no jobs
 /// are left out. Fewer than `limit` mean that there are no more. Reads without conflicts.
+#[boxed]
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -241,6 +243,7 @@ pub async fn list(
 }
 
 /// The same for the tenants of one type, after the tenant `after` if given.
+#[boxed]
 pub async fn list_of_type(
     tx: &Transaction,
     keys: &Keyspace,

@@ -25,7 +25,6 @@
 //! add searched, too, both conflict over one row ([`Keyspace::after_guard`]). If it did not, its job had no dependents yet,
 //! and the same argument applies to the add that made its job awaited.
 
-use crate::boxed;
 use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
@@ -36,6 +35,7 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::after::invalid;
 pub use crate::after::{After, MAX_AFTER};
+use crate::boxed;
 use crate::error::corrupt;
 use crate::input::Inputs;
 use crate::keyspace::behind;
@@ -269,6 +269,7 @@ pub async fn unmet(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Vec<A
 }
 
 /// The jobs that wait for a job to end, by type and id: up to `limit`. Adds no read conflict.
+#[boxed]
 pub async fn dependents(
     tx: &Transaction,
     keys: &Keyspace,
@@ -341,6 +342,7 @@ impl Unsettled {
 }
 
 /// The first such group, after `after` if given. Adds no read conflict.
+#[boxed]
 pub async fn next_unsettled(
     tx: &Transaction,
     keys: &Keyspace,
@@ -356,6 +358,7 @@ pub async fn next_unsettled(
 
 /// Updates some dependents of a group, at least one, and the dependents of jobs that this cancels. Use a transaction of its
 /// own. Returns how many were updated; the group is removed with its last one.
+#[boxed]
 pub async fn settle(tx: &Transaction, keys: &Keyspace, group: &Unsettled, now_us: i64) -> Result<usize> {
     // Transactions that settle the same group conflict here, once its last dependent is updated.
     let Some(outcome) = reads::value(tx, &group.row(keys), "unsettled row").await? else { return Ok(0) };

@@ -10,7 +10,6 @@
 //! 64th row of the other tenants is: with 1,000 tenants, 100 jobs are found in 1,600 rows. More partitions help the second list, and burden
 //! the first.
 
-use crate::boxed;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
@@ -19,6 +18,7 @@ use turnwise_store::key::{children, successor};
 use turnwise_store::tuple::Element;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
+use crate::boxed;
 pub use crate::cover::PARTITIONS;
 pub(crate) use crate::cover::{Cover, partitions};
 use crate::cover::{FIRST_CANCELLED, FIRST_FAILED};

@@ -19,7 +19,6 @@
 //!
 //! *Bounds.* Numbered events are kept for a time, and up to a number ([`prune`]).
 
-use crate::boxed;
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -28,6 +27,7 @@ use serde_json::value::RawValue;
 use turnwise_store::key::successor;
 use turnwise_store::{Appended, Isolation, Transaction};
 
+use crate::boxed;
 use crate::error::corrupt;
 use crate::job::EventKind;
 use crate::rows::{decode, encode};
@@ -233,11 +233,13 @@ impl Default for Head {
 }
 
 /// Whether events are recorded.
+#[boxed]
 pub async fn recording(tx: &Transaction, keys: &Keyspace) -> Result<Recording> {
     read(tx, &keys.event_recording(), Isolation::Serializable).await
 }
 
 /// The end of the numbered events. Adds no conflict.
+#[boxed]
 pub async fn head(tx: &Transaction, keys: &Keyspace) -> Result<Head> {
     read(tx, &keys.event_head(), Isolation::Snapshot).await
 }
@@ -303,11 +305,13 @@ pub async fn end(tx: &Transaction, keys: &Keyspace, now_us: i64) -> Result<bool>
 }
 
 /// The earliest rows of the log, in the order of their commits. All rows that are not among them come later.
+#[boxed]
 pub async fn collect(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Appended>> {
     collect_up_to(tx, keys, None, MAX_SORTED_BYTES).await
 }
 
 /// The same of the rows that come after `row`: for a reader that may not clear the rows before.
+#[boxed]
 pub async fn collect_after(
     tx: &Transaction,
     keys: &Keyspace,

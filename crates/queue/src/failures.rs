@@ -1,11 +1,11 @@
 //! Failed jobs by their task and the class of their reason, counted from the rows of ended jobs without reading the jobs.
 
-use crate::boxed;
 use std::collections::HashMap;
 
 use bytes::Bytes;
 use turnwise_store::{RangeRead, Step, Transaction};
 
+use crate::boxed;
 use crate::ended::{Cover, partitions};
 use crate::jobs::peek;
 use crate::keyspace::KeyRange;

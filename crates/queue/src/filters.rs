@@ -8,7 +8,6 @@
 //! *Forces.* If a paused job stayed in the queue, every pass would read it, and it would hide the jobs behind it. Rotation
 //! would preempt jobs for it in vain. So a paused job costs two moves, however long it waits, and no reads in between.
 
-use crate::boxed;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -17,6 +16,7 @@ use turnwise_policy::eligibility::condition::Condition;
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_store::Transaction;
 
+use crate::boxed;
 use crate::encoding::hex;
 use crate::jobs::refuse;
 use crate::keyspace::behind;
@@ -136,6 +136,7 @@ pub(crate) async fn ask_again(tx: &Transaction, keys: &Keyspace) -> Result<()> {
 }
 
 /// Removes a filter; returns whether there was one.
+#[boxed]
 pub async fn remove(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<bool> {
     if tx.get(&keys.filter(id)).await?.is_none() {
         return Ok(false);
@@ -146,6 +147,7 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<bool>
 }
 
 /// All filters, by name. Adds no read conflict: their [`stamp`] adds one for all of them.
+#[boxed]
 pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Rule>> {
     let read =
         |key: &Bytes, value: &Bytes| Ok(Rule { id: keys.parse_filter(key)?, ..decode("filter", value)? });
@@ -154,6 +156,7 @@ pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Rule>> {
 
 /// The versionstamp that changes with every change of a filter; `None` before the first. Adds a read conflict: a transaction
 /// that applies filters applies the current ones.
+#[boxed]
 pub async fn stamp(tx: &Transaction, keys: &Keyspace) -> Result<Option<Bytes>> {
     Ok(tx.get(&keys.filters_versionstamp()).await?)
 }
@@ -195,6 +198,7 @@ pub async fn pause(
 }
 
 /// Cancels a pending job. Returns whether it was pending.
+#[boxed]
 pub async fn reject(
     tx: &Transaction,
     keys: &Keyspace,

@@ -3,12 +3,12 @@
 //! A report is valid for the time that it states. Later ones replace it. One that is not valid any more is not listed, and the next
 //! report of any fleet removes its row.
 
-use crate::boxed;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use turnwise_store::Transaction;
 
+use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::names::check_name;
 use crate::reads;
@@ -52,6 +52,7 @@ pub async fn put(tx: &Transaction, keys: &Keyspace, name: &str, report: &Report)
 }
 
 /// Removes a fleet's report; returns whether there was one.
+#[boxed]
 pub async fn remove(tx: &Transaction, keys: &Keyspace, name: &str) -> Result<bool> {
     let was_there = tx.get(&keys.fleet(name)).await?.is_some();
     if was_there {
@@ -61,6 +62,7 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, name: &str) -> Result<boo
 }
 
 /// All valid reports, by name. Adds no read conflict.
+#[boxed]
 pub async fn list(tx: &Transaction, keys: &Keyspace, now_us: i64) -> Result<Vec<(String, Report)>> {
     let mut reports = rows(tx, keys).await?;
     reports.retain(|(_, report)| report.expires_us > now_us);

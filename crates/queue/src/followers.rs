@@ -13,7 +13,6 @@
 //! *Another try.* The row of a job that was cancelled has what the job waited for, so that it can wait for this again
 //! ([`crate::rerun_followers`]).
 
-use crate::boxed;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
@@ -21,6 +20,7 @@ use turnwise_store::key::successor;
 use turnwise_store::{Isolation, Transaction};
 
 use crate::after::After;
+use crate::boxed;
 use crate::input::{Input, Inputs};
 use crate::keyspace::behind;
 use crate::place::Place;

@@ -1,12 +1,15 @@
 //! The row of a group, and how jobs become members of it.
 
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_store::Transaction;
 
-use crate::encoding::encode;
+use crate::boxed;
+use crate::encoding::{decode, encode};
 use crate::error::{Error, Result};
 use crate::group_counts;
 use crate::keyspace::Keyspace;
@@ -121,6 +124,7 @@ impl Group {
 }
 
 /// A group, if it exists.
+#[boxed]
 pub async fn get(tx: &Transaction, keys: &Keyspace, tenant: &str, name: &str) -> Result<Option<Group>> {
     let group: Option<Group> = reads::value(tx, &keys.group(tenant, name), "group").await?;
     Ok(group.map(|group| Group { tenant: tenant.to_owned(), name: name.to_owned(), ..group }))
@@ -130,51 +134,81 @@ pub(crate) fn save(tx: &Transaction, keys: &Keyspace, group: &Group) -> Result<(
     Ok(tx.set(keys.group(&group.tenant, &group.name), encode(group))?)
 }
 
-/// The job as a member of the group that it names, or of none. Reads the row of the group, and writes nothing: adds to a group conflict
-/// with its end and its close, and not with each other.
-///
-/// # Errors
-/// `Invalid` if there is no such group, or if it is closed.
+thread_local! {
+    /// The row of a group that this thread read last: the jobs of a request are added to one group.
+    static LAST_READ: RefCell<Option<(Bytes, Rc<Group>)>> = const { RefCell::new(None) };
+}
+
+/// The content of a row.
+fn decoded(value: Bytes) -> Result<Rc<Group>> {
+    LAST_READ.with_borrow_mut(|last| {
+        if let Some((read, group)) = last
+            && *read == value
+        {
+            return Ok(group.clone());
+        }
+        let group: Rc<Group> = Rc::new(decode("group", &value)?);
+        *last = Some((value, group.clone()));
+        Ok(group)
+    })
+}
+
+/// The job as a member of the group that it names, or of none: [`join`].
 pub(crate) async fn joined<'a>(
     tx: &Transaction,
     keys: &Keyspace,
     new: &'a NewJob,
-    old: Option<&Job>,
+    old: &Job,
 ) -> Result<Cow<'a, NewJob>> {
-    if new.group.is_none() && old.is_none_or(|old| old.group.is_none()) {
+    if new.group.is_none() && old.group.is_none() {
         return Ok(Cow::Borrowed(new));
     }
     let mut job = new.clone();
-    job.spec.tags.retain(|tag| !tag.starts_with(GROUP_TAG));
+    join(tx, keys, &mut job.spec, Some(old)).await?;
+    Ok(Cow::Owned(job))
+}
+
+/// Makes what is stated of a job that of a member of the group that it names, or of none. Reads the row of the group, and writes nothing:
+/// adds to a group conflict with its end and its close, and not with each other.
+///
+/// # Errors
+/// `Invalid` if there is no such group, or if it is closed.
+pub(crate) async fn join(
+    tx: &Transaction,
+    keys: &Keyspace,
+    spec: &mut JobSpec,
+    old: Option<&Job>,
+) -> Result<()> {
+    spec.tags.retain(|tag| !tag.starts_with(GROUP_TAG));
     // What the job keeps of its last add may have the limit of its group then.
     if let Some(before) = old.and_then(|old| old.group.as_ref()) {
-        leave(&mut job.spec, before);
+        leave(spec, before);
     }
-    let Some(stated) = job.spec.group.take() else { return Ok(Cow::Owned(job)) };
-    let group = get(tx, keys, &new.tenant, &stated.name).await?;
+    let Some(stated) = spec.group.take() else { return Ok(()) };
+    let row = tx.get(&keys.group(&spec.tenant, &stated.name)).await?;
     // One that has not ended stays a member, also of a group that is closed.
-    let before = old.filter(|old| old.tenant == new.tenant && !matches!(old.place, Place::Ended(_)));
+    let before = old.filter(|old| old.tenant == spec.tenant && !matches!(old.place, Place::Ended(_)));
     let before = before.and_then(|old| old.group.as_ref()).filter(|before| before.name == stated.name);
     let is_before = |group: &Group| before.is_some_and(|before| before.id == group.id);
     // A job that the request does not put into a group is in no later one of the name, and in none of another tenant.
     let is_meant = |group: &Group| stated.id == 0 || stated.id == group.id;
-    let member = match group {
+    let member = match row.map(decoded).transpose()? {
         Some(group) if group.open && is_meant(&group) || is_before(&group) => {
             let index = stated.index.or(before.and_then(|before| before.index));
-            job.spec.reasons.extend(group.limit());
+            spec.reasons.extend(group.limit());
             Member { name: stated.name, id: group.id, index }
         }
         // The request does not state it: the job had it before.
-        _ if stated.id != 0 => return Ok(Cow::Owned(job)),
+        _ if stated.id != 0 => return Ok(()),
         Some(_) => return Err(refused(format!("`{}` is closed: no job can be added to it", stated.name))),
         None => {
-            let (name, tenant) = (&stated.name, &new.tenant);
+            let (name, tenant) = (&stated.name, &spec.tenant);
             return Err(refused(format!("there is no group `{name}` of tenant `{tenant}`: create it first")));
         }
     };
-    job.spec.tags.insert(member.tag());
-    job.spec.group = Some(member);
-    Ok(Cow::Owned(job))
+    spec.tags.insert(member.tag());
+    spec.group = Some(member);
+    Ok(())
 }
 
 /// Takes from a spec the tag and the limit of a group of which the job is no member any more.

@@ -22,7 +22,6 @@
 //! *Names.* A group can be removed once it has ended, and its name used again, while jobs of the earlier one are kept. Each group has a number of
 //! its own, which its jobs state and which is in the key of the sum: so these jobs do not count in the later one.
 
-use crate::boxed;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -31,6 +30,7 @@ use serde_json::value::RawValue;
 use turnwise_policy::eligibility::concurrency::MAX_LIMIT;
 use turnwise_store::{Isolation, Transaction};
 
+use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::error::{Error, Result};
 use crate::events;
@@ -266,6 +266,7 @@ pub async fn close(tx: &Transaction, keys: &Keyspace, tenant: &str, name: &str) 
 }
 
 /// The numbers of a group's jobs. Adds no read conflict.
+#[boxed]
 pub async fn counts(tx: &Transaction, keys: &Keyspace, group: &Group) -> Result<GroupCounts> {
     group_counts::read(tx, keys, &group.tenant, &group.name, group.id).await
 }
@@ -289,6 +290,7 @@ pub async fn list(
 }
 
 /// The job that a group adds.
+#[boxed]
 pub async fn callback(
     tx: &Transaction,
     keys: &Keyspace,
@@ -311,6 +313,7 @@ pub struct Marked {
 }
 
 /// Up to `limit` marked groups, after this one if given. Adds no read conflict.
+#[boxed]
 pub async fn marked(
     tx: &Transaction,
     keys: &Keyspace,
@@ -455,6 +458,7 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, tenant: &str, name: &str)
 }
 
 /// When the next group is removed, in µs. Adds no read conflict.
+#[boxed]
 pub async fn next_removal(tx: &Transaction, keys: &Keyspace) -> Result<Option<i64>> {
     let read = |key: &Bytes, _: &Bytes| Ok(keys.parse_group_removal(key)?.0);
     Ok(reads::list(tx, keys.group_removals(), 1, read).await?.pop())

@@ -8,7 +8,6 @@
 //! *Forces.* A chart of a day must not read a day of fine rows of all nodes. And no particular node may be needed to merge: a node that
 //! finds an interval that is over and has no row merges it, and two that do conflict.
 
-use crate::boxed;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -16,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use turnwise_store::key::{children, pack};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
+use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::keyspace::KeyRange;
 use crate::{Keyspace, Result, reads};
@@ -255,6 +255,7 @@ pub fn write(tx: &Transaction, keys: &Keyspace, slot: i64, node: &str, sample: &
 }
 
 /// Whether the state of the store in an interval of the finest resolution is known.
+#[boxed]
 pub async fn has_state(tx: &Transaction, keys: &Keyspace, slot: i64) -> Result<bool> {
     let row = tx.get_with(&keys.history_entry(Step::Fine, slot, ""), Isolation::Snapshot).await?;
     Ok(row.is_some())

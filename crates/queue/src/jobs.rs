@@ -1,6 +1,5 @@
 //! The operations of clients on jobs.
 
-use crate::boxed;
 use std::mem;
 
 use bytes::Bytes;
@@ -8,6 +7,7 @@ use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_store::{Isolation, Transaction};
 
+use crate::boxed;
 use crate::dependencies::Entry;
 pub use crate::ended::prune;
 use crate::error::corrupt;
@@ -72,6 +72,7 @@ pub struct KeyTaken {
 /// # Errors
 /// `Invalid` with the field that is wrong, which includes a dependency in [`NewJob::after`] that does not exist, and a
 /// cycle.
+#[boxed]
 pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<Added> {
     check(tx, new)?;
     let old = read_job(tx, keys, &new.job_type, &new.id).await?;
@@ -114,10 +115,11 @@ async fn put(
         Ok(key) => key,
         Err((hash, row)) => return Ok(Added::KeyTaken(Box::new(KeyTaken { hash, row }))),
     };
-    let joined = group_row::joined(tx, keys, new, old.as_ref()).await?;
-    let new = &*joined;
     let Some(mut job) = old else {
         let mut job = create(new, now_us);
+        if job.group.is_some() {
+            group_row::join(tx, keys, &mut job.spec, None).await?;
+        }
         unique_rows::take(tx, keys, &mut job, key)?;
         set_options(tx, keys, &mut job, &new.options)?;
         tags::write(tx, keys, &job)?;
@@ -125,6 +127,8 @@ async fn put(
         write_job(tx, keys, &job)?;
         return Ok(added);
     };
+    let joined = group_row::joined(tx, keys, new, &job).await?;
+    let new = &*joined;
     unique_rows::take(tx, keys, &mut job, key)?;
     let added = match job.place {
         Place::Active(_) => return add_to_run(tx, keys, job, new, now_us).await,
@@ -362,11 +366,13 @@ pub(crate) async fn refuse(
 }
 
 /// A job, if it exists.
+#[boxed]
 pub async fn get(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<Option<Job>> {
     read_job(tx, keys, job_type, id).await
 }
 
 /// The same, without a read conflict: for callers that read the job again where it matters.
+#[boxed]
 pub async fn peek(tx: &Transaction, keys: &Keyspace, job_type: &str, id: &str) -> Result<Option<Job>> {
     read_job_with(tx, keys, job_type, id, Isolation::Snapshot).await
 }
@@ -381,6 +387,7 @@ pub async fn prefetch<'a>(
 }
 
 /// A job's options.
+#[boxed]
 pub async fn options(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Box<RawValue>> {
     if let Some(Hidden(options)) = &job.options {
         return Ok(options.clone());
@@ -429,6 +436,7 @@ pub async fn list(
 }
 
 /// The workers' reports about their running jobs: worker, job id, report.
+#[boxed]
 pub async fn active(
     tx: &Transaction,
     keys: &Keyspace,
@@ -443,6 +451,7 @@ pub async fn active(
 }
 
 /// The reports of the workers of all types about their running jobs: type, worker, job id, report; by type.
+#[boxed]
 pub async fn all_active(
     tx: &Transaction,
     keys: &Keyspace,
@@ -456,6 +465,7 @@ pub async fn all_active(
 }
 
 /// One worker's reports about its running jobs: job id, report.
+#[boxed]
 pub async fn active_of(
     tx: &Transaction,
     keys: &Keyspace,
@@ -468,6 +478,7 @@ pub async fn active_of(
 }
 
 /// The worker's report about one running job.
+#[boxed]
 pub async fn active_report(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<Active>> {
     match job.claim() {
         Some(claim) => read_active(tx, keys, &job.job_type, &claim.worker, &job.id).await,
@@ -477,6 +488,7 @@ pub async fn active_report(tx: &Transaction, keys: &Keyspace, job: &Job) -> Resu
 
 /// The numbers of a worker's claims on jobs that clients have asked to stop. Reads the worker's jobs only if there was a
 /// signal since [`forget_signal`].
+#[boxed]
 pub async fn cancel_requests(
     tx: &Transaction,
     keys: &Keyspace,
@@ -493,6 +505,7 @@ pub async fn cancel_requests(
 
 /// Removes the signal of a worker that has no [`cancel_requests`] left. Conflicts with a signal that arrives concurrently.
 /// Not for a worker that watches its signal.
+#[boxed]
 pub async fn forget_signal(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<()> {
     let signal = keys.signal(job_type, worker);
     if tx.get(&signal).await?.is_some() {
@@ -585,6 +598,7 @@ pub async fn retry(
 /// Runs a failed or cancelled job again, with everything it was added with: options, tenant, priority, locks, reasons and
 /// limits. It is pending immediately, behind the waiting jobs of its tenant and priority. Its attempts and crashes are reset,
 /// and it waits for no other job. One that an operator holds is held again.
+#[boxed]
 pub async fn rerun(
     tx: &Transaction,
     keys: &Keyspace,

@@ -15,11 +15,11 @@
 //! *Late.* No worker claims a job that is due, so a job never starts too late, also after a time without any server. A pass that meets one in the queue
 //! sets it aside, so that thousands of them hide no other jobs. If the clock was wrong, the job returns to the queue.
 
-use crate::boxed;
 use bytes::Bytes;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_store::Transaction;
 
+use crate::boxed;
 use crate::followers::{self, Need};
 use crate::jobs::{PREFETCHED, erase, prefetch};
 use crate::lifetime_rows::set;
@@ -50,6 +50,7 @@ pub struct Due {
 }
 
 /// Up to `limit` jobs that are due, earliest first. Adds no read conflict.
+#[boxed]
 pub async fn due(tx: &Transaction, keys: &Keyspace, now_us: i64, limit: usize) -> Result<Vec<Due>> {
     let read = |key: &Bytes, _: &Bytes| {
         let (at_us, job_type, id) = keys.parse_lifetime(key)?;
@@ -104,6 +105,7 @@ pub async fn settle(tx: &Transaction, keys: &Keyspace, due: &[Due], now_us: i64)
 }
 
 /// Takes a job that is due out of the queue, until it has ended. If the clock that says so is wrong, it returns to the queue later.
+#[boxed]
 pub async fn set_aside(
     tx: &Transaction,
     keys: &Keyspace,

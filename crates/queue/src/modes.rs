@@ -6,10 +6,10 @@
 //! A node has a mode, too, in a row of its own that outlives the node: its workers get it when they register. So a node that restarts
 //! for an upgrade stays quiet until an operator resumes it. External workers are no part of a node, because they may use any.
 
-use crate::boxed;
 use bytes::Bytes;
 use turnwise_store::Transaction;
 
+use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::nodes::MAX_NODES;
 use crate::reads;
@@ -40,6 +40,7 @@ pub async fn set(
 }
 
 /// The mode of a node. A worker that registers reads it in the same transaction, so it cannot miss a change.
+#[boxed]
 pub async fn of_node(tx: &Transaction, keys: &Keyspace, node: &str) -> Result<Mode> {
     Ok(reads::value(tx, &keys.node_mode(node), "mode of a node").await?.unwrap_or_default())
 }
@@ -71,6 +72,7 @@ pub async fn follow_node(tx: &Transaction, keys: &Keyspace, job_type: &str, node
 }
 
 /// The nodes that are not active, by name, with their modes: at most [`MAX_NODES`]. Adds no read conflict.
+#[boxed]
 pub async fn of_nodes(tx: &Transaction, keys: &Keyspace) -> Result<Vec<(String, Mode)>> {
     let read =
         |key: &Bytes, value: &Bytes| Ok((keys.parse_node_mode(key)?, decode("mode of a node", value)?));

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use turnwise_store::Transaction;
 
+use crate::boxed;
 use crate::worker_row::{self, Worker};
 use crate::{Keyspace, Result};
 
@@ -31,6 +32,7 @@ pub struct NodeOptions {
 }
 
 /// All nodes, sorted by id: the earliest started is first. Adds no read conflict.
+#[boxed]
 pub async fn list(tx: &Transaction, keys: &Keyspace) -> Result<Vec<Worker>> {
     worker_row::list(tx, keys, NODE_TYPE, MAX_NODES).await
 }

@@ -14,10 +14,10 @@
 //! time comes, when a client adds, cancels or removes it, or on [`wake`]. Waking a job twice, or a job that is not parked,
 //! does nothing.
 
-use crate::boxed;
 use bytes::Bytes;
 use turnwise_store::{Isolation, Transaction};
 
+use crate::boxed;
 use crate::claims::Park;
 use crate::job::Parked;
 use crate::keyspace::{KeyRange, behind};
@@ -58,6 +58,7 @@ pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &Job, park: &Park) -
 }
 
 /// Up to `limit` groups that have parked jobs, in order, after the group `after` if given. Adds no read conflict.
+#[boxed]
 pub async fn groups(
     tx: &Transaction,
     keys: &Keyspace,
@@ -71,6 +72,7 @@ pub async fn groups(
 }
 
 /// The same for groups with unwatched jobs.
+#[boxed]
 pub async fn unwatched_groups(
     tx: &Transaction,
     keys: &Keyspace,
@@ -96,6 +98,7 @@ async fn groups_in(
 }
 
 /// Up to `limit` parked jobs of a group, by key and id, after the job `after` if given. Adds no read conflict.
+#[boxed]
 pub async fn list(
     tx: &Transaction,
     keys: &Keyspace,
@@ -133,6 +136,7 @@ pub async fn unwatched(
 
 /// Up to `limit` jobs that are parked at a key. Adds no read conflict: a job that parks concurrently is unwatched, and
 /// compared later.
+#[boxed]
 pub async fn at(
     tx: &Transaction,
     keys: &Keyspace,
@@ -166,6 +170,7 @@ pub async fn wake(
 }
 
 /// Clears the mark of an unwatched job, once a watcher listens for it and has then found the compared state unchanged.
+#[boxed]
 pub async fn settle(tx: &Transaction, keys: &Keyspace, job_type: &str, parked: &ParkedJob) -> Result<()> {
     let sign = keys.unwatched_entry(job_type, &parked.at, &parked.id);
     // The job may have run and parked again: then its token differs, and the mark is for the new token.

@@ -3,6 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use turnwise_store::{Isolation, RangeRead, Result, Transaction};
 
+use crate::boxed;
 use crate::keyspace::KeyRange;
 
 /// Size of all pieces of a value except the last: below the 100 kB that every engine allows for a value.
@@ -30,6 +31,7 @@ pub fn write_pieces(
 
 /// Reads what [`write_pieces`] wrote; empty if there is nothing. Adds no read conflict: a writer of pieces also writes the
 /// row that they belong to, and a reader of pieces has read that row.
+#[boxed]
 pub async fn read_pieces(tx: &Transaction, range: &KeyRange) -> Result<Bytes> {
     read_some(tx, range, MAX_PIECES).await
 }

@@ -16,7 +16,6 @@
 //! ([`recheck_us`]). The worker of whose part the bucket is comes
 //! first; others follow after a hundredth of the period ([`others_delay_us`]).
 
-use crate::boxed;
 use bytes::Bytes;
 use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_policy::eligibility::condition::Value;
@@ -24,6 +23,7 @@ pub use turnwise_policy::eligibility::rate::StartCount;
 use turnwise_policy::eligibility::rate::{Algorithm, NextStart, Rate, RateLimit, key_of, of_filter};
 use turnwise_store::{Isolation, Transaction};
 
+use crate::boxed;
 use crate::concurrency::{self, LimitedRow};
 use crate::keyspace::behind;
 use crate::reads::{self, rows};
@@ -192,6 +192,7 @@ pub(crate) fn mark(
 }
 
 /// The rate that a limited job waits for, and when it may start next, in µs. `None` if it waits for something else. Adds no read conflict.
+#[boxed]
 pub async fn awaited(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<(Rate, i64)>> {
     let Some(place) = job.limited_place() else { return Ok(None) };
     let row = keys.limited_entry(&job.job_type, &place, &job.id);

@@ -7,7 +7,6 @@
 //! *Cost.* Each level that a pointer names is read once more, so a pointer of 100 levels reads 4 MB of options 100 times at most. Only operators
 //! write pointers.
 
-use crate::boxed;
 use std::borrow::Cow;
 use std::fmt;
 
@@ -15,6 +14,7 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use turnwise_store::Transaction;
 
+use crate::boxed;
 use crate::error::Error;
 use crate::{Job, Keyspace, Result, jobs, type_terms};
 
@@ -93,6 +93,7 @@ impl Secrets {
 }
 
 /// The options of a job without what its type hides.
+#[boxed]
 pub async fn shown_options(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Box<RawValue>> {
     let secrets = Secrets::of_type(tx, keys, &job.job_type).await?;
     if secrets.hide_all() {

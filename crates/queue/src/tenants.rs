@@ -9,7 +9,6 @@
 //! *Forces.* A queue per tenant costs one more row per pending job than one queue for all tenants. No row is rewritten when
 //! the order of the tenants changes, however many jobs they have.
 
-use crate::boxed;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -19,6 +18,7 @@ use turnwise_store::{Transaction, Versionstamp};
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
+use crate::boxed;
 use crate::error::corrupt;
 use crate::job::Job;
 use crate::keyspace::{KeyRange, QueuePlace, SortKey, behind};
@@ -68,6 +68,7 @@ pub async fn each_waiting(
 
 /// Removes a tenant from [`each_waiting`] if its queue is empty, and returns whether it is. A concurrent add of a job of the
 /// tenant makes this transaction conflict, not the add. Use a transaction of its own, so that nothing else is repeated.
+#[boxed]
 pub async fn no_longer_waiting(
     tx: &Transaction,
     keys: &Keyspace,
@@ -82,6 +83,7 @@ pub async fn no_longer_waiting(
 }
 
 /// The first `limit` jobs of a tenant's queue. Adds no read conflict: claiming a job adds one.
+#[boxed]
 pub async fn front(
     tx: &Transaction,
     keys: &Keyspace,
@@ -93,6 +95,7 @@ pub async fn front(
 }
 
 /// The first `limit` jobs in a tenant's queue that are sorted by keys; their rows come last. Adds no read conflict.
+#[boxed]
 pub async fn keyed(
     tx: &Transaction,
     keys: &Keyspace,
@@ -336,6 +339,7 @@ fn read_pending(keys: &Keyspace, key: &[u8], locks: Arc<Requests>) -> Result<(St
 }
 
 /// How many pending jobs a tenant has; counts up to `most`. Adds no read conflict.
+#[boxed]
 pub async fn count_pending(
     tx: &Transaction,
     keys: &Keyspace,

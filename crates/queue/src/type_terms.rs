@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use turnwise_store::{Isolation, Transaction};
 
+use crate::boxed;
 use crate::encoding::decode;
 use crate::error::Result;
 use crate::keyspace::Keyspace;
@@ -97,6 +98,7 @@ impl TypeTerms {
 }
 
 /// What is stated of a type, if anything is. A transaction reads it once. Adds no read conflict: a change holds from the next start on.
+#[boxed]
 pub async fn stated(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Option<TypeTerms>> {
     let row = keys.type_terms(job_type);
     tx.prefetch([row.clone()]).await?;

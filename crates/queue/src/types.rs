@@ -1,12 +1,12 @@
 //! The types of jobs, and what is stated of all jobs of a type.
 
-use crate::boxed;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use turnwise_policy::contention::hash;
 use turnwise_store::Transaction;
 
+use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::error::{Error, Result};
 use crate::filters;
@@ -146,6 +146,7 @@ pub async fn remove_terms(tx: &Transaction, keys: &Keyspace, job_type: &str) -> 
 }
 
 /// All types of which something is stated, sorted. Adds no read conflict.
+#[boxed]
 pub async fn stated_types(tx: &Transaction, keys: &Keyspace) -> Result<Vec<(String, TypeTerms)>> {
     let read =
         |key: &Bytes, value: &Bytes| Ok((keys.parse_type_terms(key)?, decode("terms of a type", value)?));

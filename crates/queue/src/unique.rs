@@ -19,10 +19,10 @@
 //! *Lost keys.* A job that waits for another run after a crash does not hold its key if another job has taken it meanwhile. What a client asks for
 //! is refused in this case: running a job again that has ended, and an edit to options whose key another job holds.
 
-use crate::boxed;
 use bytes::Bytes;
 use turnwise_store::{Isolation, Transaction};
 
+use crate::boxed;
 use crate::edit::{self, Edit};
 use crate::place::Place;
 pub use crate::unique_key::{By, Key, MAX_KEY_BYTES, MAX_OF, MAX_OF_BYTES, Mode, OnConflict, Unique, Within};
@@ -142,6 +142,7 @@ async fn replace(tx: &Transaction, keys: &Keyspace, mut job: Job, new: &NewJob, 
 }
 
 /// The hash of a job's key, if it has one and no other job has it. `Err` if another one has.
+#[boxed]
 pub async fn key_of_new(
     tx: &Transaction,
     keys: &Keyspace,
@@ -154,6 +155,7 @@ pub async fn key_of_new(
 }
 
 /// The row of a job's key: the job that has it now may be another one. Adds no read conflict.
+#[boxed]
 pub async fn row_of(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<Option<UniqueRow>> {
     let Some(key) = &job.unique_key else { return Ok(None) };
     reads::value_with(tx, &keys.unique(&key.hash), "unique row", Isolation::Snapshot).await

@@ -5,7 +5,6 @@
 //! read. A row holds the charger's total, so it only grows, and readers compute what is new since their last read. A charger
 //! that is gone leaves its rows, which count until their usage has decayed.
 
-use crate::boxed;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -14,6 +13,7 @@ pub use turnwise_policy::fair_share::rfc::Boost;
 use turnwise_policy::fair_share::virtual_time::MAX_TASKS;
 use turnwise_store::{Isolation, Transaction};
 
+use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::keyspace::behind;
 use crate::workers::{self, Worker};
@@ -104,6 +104,7 @@ pub async fn each_of_type(
 }
 
 /// The rows of one tenant, the first [`MAX_CHARGERS`] of them: charger, what it has charged. Adds no read conflict.
+#[boxed]
 pub async fn of_tenant(
     tx: &Transaction,
     keys: &Keyspace,
@@ -160,6 +161,7 @@ pub async fn forget_gone(
 }
 
 /// Clears a row that its charger no longer needs; conflicts with a concurrent write of the row.
+#[boxed]
 pub async fn forget(
     tx: &Transaction,
     keys: &Keyspace,
@@ -178,6 +180,7 @@ pub async fn forget(
 pub type RunTimes = BTreeMap<String, f64>;
 
 /// What was learnt of the run times of a type's tasks. Adds no read conflict.
+#[boxed]
 pub async fn run_times(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<RunTimes> {
     let value = tx.get_with(&keys.run_times(job_type), Isolation::Snapshot).await?;
     value.map_or(Ok(RunTimes::new()), |value| decode("run times", &value))
@@ -203,6 +206,7 @@ pub async fn write_run_times(
 }
 
 /// How far the keys of a type have been lifted; `None` if no worker sorts by keys.
+#[boxed]
 pub async fn read_boost(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Option<Boost>> {
     reads::value(tx, &keys.boost(job_type), "boost row").await
 }

@@ -13,13 +13,13 @@
 //! cancel or remove a job that waits. So its addition is noted ([`Progress::woken_us`]) until a run has moved the position, and the job is
 //! added again where it is missing.
 
-use crate::boxed;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use turnwise_store::Transaction;
 
+use crate::boxed;
 use crate::error::corrupt;
 use crate::events::{self, Filter, JobEvent};
 use crate::keyspace::webhooks::WebhookRow;
@@ -140,12 +140,14 @@ pub struct Progress {
 }
 
 /// A webhook, if it exists.
+#[boxed]
 pub async fn get(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Option<Webhook>> {
     let webhook: Option<Webhook> = reads::value(tx, &keys.webhook(id), "webhook").await?;
     Ok(webhook.map(|webhook| Webhook { id: id.to_owned(), ..webhook }))
 }
 
 /// How far a webhook is.
+#[boxed]
 pub async fn progress(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Progress> {
     Ok(reads::value(tx, &keys.webhook_progress(id), "progress of a webhook").await?.unwrap_or_default())
 }

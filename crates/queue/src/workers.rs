@@ -1,12 +1,12 @@
 //! Membership and liveness of workers, as rows.
 
-use crate::boxed;
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use serde::Deserialize;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
+use crate::boxed;
 use crate::claims::{RevocationCause, take_back};
 use crate::error::corrupt;
 use crate::keyspace::{KeyRange, behind};
@@ -75,6 +75,7 @@ pub async fn mode(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &st
 }
 
 /// Changes a member's number of slots and their bounds; does nothing if the worker is not a member.
+#[boxed]
 pub async fn set_slots(
     tx: &Transaction,
     keys: &Keyspace,
@@ -93,6 +94,7 @@ pub async fn set_slots(
 
 /// After this has committed, no transaction that the worker began earlier can commit: all of them read its membership row,
 /// which this writes again. For a worker that must know whether such a transaction committed.
+#[boxed]
 pub async fn fence(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<()> {
     let row = keys.worker(job_type, worker);
     let value = tx.get(&row).await?.ok_or(Error::Halt)?;
@@ -100,6 +102,7 @@ pub async fn fence(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &s
 }
 
 /// A worker's heartbeat; `None` once no row of the worker is left.
+#[boxed]
 pub async fn health(
     tx: &Transaction,
     keys: &Keyspace,
@@ -110,6 +113,7 @@ pub async fn health(
 }
 
 /// One registered worker.
+#[boxed]
 pub async fn get(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str) -> Result<Option<Worker>> {
     let row: Option<Worker> = reads::value(tx, &keys.worker(job_type, worker), "worker row").await?;
     Ok(row.map(|row| Worker { id: worker.to_owned(), ..row }))
@@ -117,6 +121,7 @@ pub async fn get(tx: &Transaction, keys: &Keyspace, job_type: &str, worker: &str
 
 /// Up to `limit` workers that follow `worker` in the order of ids, closed to a ring, without `worker` itself. They include
 /// workers whose removal has begun. Adds no read conflict.
+#[boxed]
 pub async fn neighbours(
     tx: &Transaction,
     keys: &Keyspace,
@@ -134,6 +139,7 @@ pub async fn neighbours(
 
 /// Up to `limit` workers of a type in the order of their ids, after the worker `after` if given. They include workers whose
 /// removal has begun. Adds no read conflict.
+#[boxed]
 pub async fn healths(
     tx: &Transaction,
     keys: &Keyspace,
@@ -157,6 +163,7 @@ async fn read_healths(
 
 /// Up to `limit` workers of all types, each with its type, in the order of types and ids, after the worker `after` if given.
 /// They include workers whose removal has begun. Adds no read conflict.
+#[boxed]
 pub async fn all_healths(
     tx: &Transaction,
     keys: &Keyspace,
@@ -191,6 +198,7 @@ pub async fn types_after(
 }
 
 /// All registered workers of a type, sorted by id. Adds no read conflict.
+#[boxed]
 pub async fn list(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Vec<Worker>> {
     worker_row::list(tx, keys, job_type, MAX_WORKERS).await
 }
@@ -222,6 +230,7 @@ impl Contenders {
 }
 
 /// The contenders for the queue of a type. Reads `limit` workers. Adds no read conflict.
+#[boxed]
 pub async fn contenders(
     tx: &Transaction,
     keys: &Keyspace,
@@ -242,6 +251,7 @@ pub fn node_contender(node: &str) -> String {
 /// After the first transaction the worker is no member: all of its writes return `Halt`, so it gets no further jobs. Its
 /// health row, which no longer moves, stays until the last transaction: its watcher completes the removal if the remover
 /// dies.
+#[boxed]
 pub async fn remove<'a>(context: Context<'a>, worker: &'a str, limit: usize) -> Result<bool> {
     Ok(remove_some(context, worker, Removal::Left, limit).await?.done)
 }

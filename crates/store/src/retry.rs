@@ -130,6 +130,7 @@ impl Store {
     }
 
     /// Begins one transaction, for callers that handle retries themselves.
+    #[boxed]
     pub async fn begin(&self) -> Result<Transaction> {
         let begun_us = self.runtime.elapsed_us();
         let mode = self.appends.mode();

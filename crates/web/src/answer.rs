@@ -1,6 +1,5 @@
 //! Responses: complete JSON, and JSON that is streamed in pieces.
 
-use crate::boxed;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -13,6 +12,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::mpsc;
 
 use super::error::ApiError;
+
+use crate::boxed;
 
 /// Maximum number of pieces that wait for a slow reader.
 const PIECES_AHEAD: usize = 4;
@@ -69,6 +70,7 @@ pub struct Broken;
 
 impl Pieces {
     /// Writes text as it is.
+    #[boxed]
     pub async fn text(&mut self, text: &str) -> Result<(), Broken> {
         self.buffer.extend_from_slice(text.as_bytes());
         if self.buffer.len() >= PIECE_BYTES { self.flush().await } else { Ok(()) }
@@ -80,6 +82,7 @@ impl Pieces {
     }
 
     /// Writes the rows of a batch.
+    #[boxed]
     pub async fn batch(&mut self, batch: &Batch) -> Result<(), Broken> {
         for row in batch.rows() {
             self.row(row).await?;
@@ -118,6 +121,7 @@ impl Pieces {
     }
 
     /// Resolves when the reader is gone.
+    #[boxed]
     pub async fn abandoned(&self) {
         self.to.closed().await;
     }

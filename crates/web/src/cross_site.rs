@@ -13,7 +13,6 @@
 //! ([`super::cors`]). Programs other than browsers do not send what these rules reject, with one exception: they may use a name that the server does not
 //! know. `[listener] names` adds such names.
 
-use crate::boxed;
 use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
@@ -24,6 +23,8 @@ use super::cors::Sites;
 use super::names::{is_login, is_page, is_v1};
 use super::request;
 use super::v1_error::V1Error;
+
+use crate::boxed;
 
 /// Rejects requests that a page of another site may have sent, and answers preflights: they carry no credentials, so nothing behind this may see them.
 #[boxed]
@@ -52,6 +53,7 @@ pub async fn check(State(web): State<Web>, request: Request, next: Next) -> Resp
 }
 
 /// Rejects a body with a content type that a page of another site can send without permission.
+#[boxed]
 pub async fn check_json(State(web): State<Web>, request: Request, next: Next) -> Response {
     match json(&request) {
         Ok(()) => next.run(request).await,

@@ -5,7 +5,6 @@
 //! takes. It is decompressed piece by piece, so nothing grows before the reader has counted it. Decoders are bounded in number, in sum and for each
 //! identity. A request gets one when a part of its body has arrived, and waits for no memory before that, so requests do not wait for each other in a circle.
 
-use crate::boxed;
 use std::io::Write as _;
 use std::sync::LazyLock;
 
@@ -21,6 +20,7 @@ use futures::StreamExt as _;
 
 use crate::Web;
 use crate::access::Caller;
+use crate::boxed;
 use crate::pool::{Pool, PoolPermit};
 use crate::v1_error::V1Error;
 

@@ -14,6 +14,7 @@ use turnwise_store::Transaction;
 
 use crate::Shared;
 use crate::access::Caller;
+use crate::boxed;
 
 impl Shared {
     /// The rules by which workers decide now.
@@ -35,18 +36,21 @@ impl Shared {
     }
 
     /// The first hundred types that have jobs or workers.
+    #[boxed]
     pub async fn types(&self) -> Result<Vec<String>> {
         let (tx, rules) = (self.store.begin().await?, self.rules());
         Ok(types_of(&self.reader(&tx, &rules), None, None).await?.0)
     }
 
     /// The state of a type. A transaction each: one for all types could become too old.
+    #[boxed]
     pub async fn of_type(&self, job_type: &str) -> Result<OfType> {
         let (tx, rules) = (self.store.begin().await?, self.rules());
         types::of_type(&self.reader(&tx, &rules), &self.demand, job_type).await
     }
 
     /// The slots within which what could run now has started within the target.
+    #[boxed]
     pub async fn wanted(&self, job_type: &str, target: Duration) -> Result<Wanted> {
         let (tx, rules) = (self.store.begin().await?, self.rules());
         types::wanted(&self.reader(&tx, &rules), &self.demand, job_type, target).await

@@ -1,6 +1,5 @@
 //! The listener: accepts connections, and limits each of them.
 
-use crate::boxed;
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -24,6 +23,7 @@ use super::counted::{Counted, Numbers};
 use super::heads::{Counting, Heads};
 use super::tls::{self, Tls};
 use crate::access::{Peer, network};
+use crate::boxed;
 
 /// How long a connection may take to send the head of its first request.
 const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(15);

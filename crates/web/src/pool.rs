@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::access::Caller;
+use crate::boxed;
 
 /// So many of something, for all identities together and for each.
 pub struct Pool {
@@ -34,6 +35,7 @@ impl Pool {
 
     /// Waits for a part of at most a share: first for what the identity has given back, so that those that wait here take nothing from
     /// others.
+    #[boxed]
     pub async fn take(&self, caller: &Caller, many: u32) -> PoolPermit {
         let share = self.shares.of(caller.owner(), self.share);
         let own = take(share, many).await;
@@ -70,6 +72,7 @@ impl<K: Eq + Hash> Semaphores<K> {
 }
 
 /// Waits for so many permits.
+#[boxed]
 pub async fn take(of: Arc<Semaphore>, many: u32) -> OwnedSemaphorePermit {
     of.acquire_many_owned(many).await.expect("the semaphore is never closed")
 }

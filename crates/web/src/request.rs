@@ -1,6 +1,5 @@
 //! A request's parameters and body, within their limits.
 
-use crate::boxed;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use super::error::ApiError;
 use super::room::{Cost, MemoryPermit, Room, SMALL_BODY_BYTES};
 use super::rows::Listed;
 use crate::access::Caller;
+use crate::boxed;
 use crate::v1_error::V1Error;
 
 /// Largest body of a request with one document, in bytes: the document, and room for whitespace.
@@ -150,6 +150,7 @@ pub async fn bytes<'a>(
 }
 
 /// A body that is a JSON object.
+#[boxed]
 pub async fn json_object<'a>(
     room: &'a Room,
     body: Body,
@@ -161,6 +162,7 @@ pub async fn json_object<'a>(
 }
 
 /// The same, where the rows in one member are not parsed into a tree.
+#[boxed]
 pub async fn json_rows<'a>(
     room: &'a Room,
     body: Body,

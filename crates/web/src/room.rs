@@ -4,10 +4,10 @@
 //! when it is complete. If the budget or the identity's share is used up, further requests wait unread for a while, and then receive the
 //! advice to retry. Small requests need no reservation, so they are always served.
 
-use crate::boxed;
 use std::time::Duration;
 
 use crate::access::Caller;
+use crate::boxed;
 use crate::pool::{Pool, PoolPermit};
 use crate::v1_error::V1Error;
 

@@ -5,7 +5,6 @@
 //!
 //! A client may prove who it is by a certificate of `client_ca`: it is the user with one of the certificate's DNS names.
 
-use crate::boxed;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -18,6 +17,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use turnwise_config::TlsFiles;
 use turnwise_config::small_file::{check_secret, read};
+
+use crate::boxed;
 
 /// The time between two reads of the files.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);

@@ -1,13 +1,13 @@
 //! The state that a worker keeps between its passes. It states how far the next pass searches, which jobs were skipped
 //! for their owners, and when another pass is useful. Workers of this process and external workers share this code.
 
-use crate::boxed;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use turnwise_queue::Keyspace;
 use turnwise_store::{Result, Store};
 
+use crate::boxed;
 use crate::event::Event;
 use crate::pass::{Pass, SkippedJobs};
 

@@ -3,7 +3,6 @@
 //! The number of pending jobs is exact. What filters, concurrency limits and locks will do to them shows only when a pass tries to claim
 //! them, and without workers there are no passes. So the head of each queue is read, and stands for the rest of it.
 
-use crate::boxed;
 use std::collections::BTreeMap;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -15,6 +14,7 @@ use turnwise_queue::{Keyspace, Result, claims, concurrency, jobs};
 use turnwise_store::{Store, Transaction};
 
 use crate::QueueRules;
+use crate::boxed;
 use crate::filters::FilterCache;
 use crate::locks::{self, Startable};
 

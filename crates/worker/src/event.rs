@@ -7,6 +7,8 @@ use std::time::Duration;
 use sync_wrapper::SyncWrapper;
 use turnwise_store::{Runtime, Watch};
 
+use crate::boxed;
+
 /// An event that happens once. By default it never happens.
 #[derive(Default)]
 pub(crate) struct Event(Option<SyncWrapper<Watch>>);
@@ -28,6 +30,7 @@ impl Event {
     }
 
     /// Returns when it has happened. After that it never happens again.
+    #[boxed]
     pub async fn happens(&mut self) {
         match &mut self.0 {
             Some(event) => event.get_mut().await,

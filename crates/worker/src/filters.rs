@@ -1,6 +1,5 @@
 //! The filters that a worker applies to a job before it starts, and the release of jobs when filters change.
 
-use crate::boxed;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -14,6 +13,7 @@ use turnwise_queue::selection::{TestedOptions, searching};
 use turnwise_queue::{Error, Job, Keyspace, Result, concurrency, filters, jobs, webhooks};
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction, Watch};
 
+use crate::boxed;
 use crate::service::{keep_up, until_stopped};
 use crate::sync::lock;
 

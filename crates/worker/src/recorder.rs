@@ -12,6 +12,7 @@ use turnwise_queue::{Error, Keyspace, Result};
 use turnwise_store::{Error as StoreError, Isolation, Store};
 
 use crate::Live;
+use crate::boxed;
 use crate::service::until_stopped;
 use crate::times::{ERROR_PAUSE, duration_us};
 
@@ -55,6 +56,7 @@ impl Recorder {
     ///
     /// # Errors
     /// As the store.
+    #[boxed]
     pub async fn begin(&self) -> Result<()> {
         let keys = &self.keys;
         let recording = self.store.transact(|tx| async move { events::recording(&tx, keys).await }).await?;

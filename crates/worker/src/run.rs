@@ -13,6 +13,7 @@ use turnwise_queue::deadlines::{Over, Timeouts};
 use turnwise_queue::{Claim, Error, Job, Keyspace, Terms};
 use turnwise_store::{Runtime, Store};
 
+use crate::boxed;
 use crate::first_poll::{FirstPoll, Handler, HandlerFuture, Panic, Polled};
 use crate::handler::Idle;
 use crate::locks::{JobLocks, LockWake, Slots, WaitState};
@@ -50,6 +51,7 @@ impl Shared {
     }
 
     /// Registers an incarnation.
+    #[boxed]
     pub async fn join(&self) -> turnwise_queue::Result<String> {
         let options = Options { tunables: self.tunables.get(), ..self.options.clone() };
         join(&self.store, &self.keys, &self.job_type, &options).await

@@ -1,6 +1,5 @@
 //! A worker's public interface: its start and shutdown.
 
-use crate::boxed;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use tracing::Instrument as _;
 use turnwise_queue::{Keyspace, Result, clock};
 use turnwise_store::{Runtime, Store};
 
+use crate::boxed;
 use crate::incarnation::{End, Incarnation};
 use crate::locks::LockWake;
 use crate::membership::{check_health_times, join, remove_predecessors};

@@ -1,7 +1,6 @@
 //! Known locks, which a job takes with its claim, all or none; and reservations for jobs that could not get them for too
 //! long.
 
-use crate::boxed;
 use std::collections::HashSet;
 
 use turnwise_policy::predictive_queue::locks::{Levels, Requests};
@@ -10,6 +9,7 @@ use turnwise_store::{RangeRead, Transaction};
 use super::held::{Held, LockAt};
 use super::rows::{QueueRow, View, put_all, put_holder};
 use super::search::{Blocked, Rule, Search};
+use crate::boxed;
 use crate::job::Job;
 use crate::place::Place;
 use crate::rows::{encode, read_job, write_job};
@@ -87,6 +87,7 @@ async fn look(search: &mut Search<'_>, job: &Job, held: &Held) -> Result<Option<
 
 /// What blocks a pending job: up to `most` blockers of the first of its locks that it cannot have. `None` if nothing does.
 /// Adds no read conflict.
+#[boxed]
 pub async fn blocked(
     tx: &Transaction,
     keys: &Keyspace,

@@ -1,6 +1,5 @@
 //! Listings of holders and queues of locks.
 
-use crate::boxed;
 use bytes::Bytes;
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_store::Transaction;
@@ -9,6 +8,7 @@ use turnwise_store::key::successor;
 use super::entry::{Entry, How};
 use super::held::Spot;
 use super::rows::{AllOf, HolderRow};
+use crate::boxed;
 use crate::error::corrupt;
 use crate::keyspace::{KeyRange, behind};
 use crate::reads;
@@ -246,11 +246,13 @@ async fn next_level(tx: &Transaction, keys: &Keyspace, level: Option<&str>) -> R
 
 /// Up to `limit` running jobs of all types that have declared locks, each with its locks: one row per job. Adds no read
 /// conflict.
+#[boxed]
 pub async fn running(tx: &Transaction, keys: &Keyspace, limit: usize) -> Result<Vec<Running>> {
     running_in(tx, keys, |mode| keys.lock_holders(&Spot::BIG_LOCK, mode), limit).await
 }
 
 /// The same for one type; reads nothing of other types.
+#[boxed]
 pub async fn running_of(
     tx: &Transaction,
     keys: &Keyspace,

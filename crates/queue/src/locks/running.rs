@@ -1,6 +1,5 @@
 //! Locks that a running job requests, waits for and releases, under its claim.
 
-use crate::boxed;
 use turnwise_policy::predictive_queue::locks::{Levels, MAX_RESOURCES, Mode, Scope};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
@@ -8,6 +7,7 @@ use super::held::Waits;
 use super::held::{Held, LockAt, MAX_LOCKS_BYTES, Spot, allows, most_locks};
 use super::rows::{QueueRow, View, Waiter, capacity, put_all, put_holder, wake};
 use super::search::{Blocked, MAX_LOOKED_AT, Rule, Search};
+use crate::boxed;
 use crate::claims::held as held_job;
 use crate::job::Job;
 use crate::keyspace::KeyRange;
@@ -73,6 +73,7 @@ pub async fn request<'a>(
 ///
 /// # Errors
 /// `Halt` for a lost claim.
+#[boxed]
 pub async fn poll<'a>(
     tx: &'a Transaction,
     keys: &Keyspace,
@@ -258,6 +259,7 @@ fn run_search<'a>(view: View<'a>, job: &'a Job, held: &'a Held, most: usize) -> 
 
 /// The jobs that block a running job that waits, up to `most`: the holders of its lock, and then the jobs before it in a
 /// queue. `None` if it does not wait, or if nothing blocks it. Adds no read conflict.
+#[boxed]
 pub async fn blockers_of_run(
     tx: &Transaction,
     keys: &Keyspace,

@@ -1,6 +1,5 @@
 //! The errors of a job's runs.
 
-use crate::boxed;
 use std::fmt;
 
 use bytes::Bytes;
@@ -8,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use turnwise_store::Transaction;
 
 use super::ERROR;
+use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::job::{MAX_REASON_BYTES, bounded_reason};
 use crate::{Job, Keyspace, Result, reads, reason_class};

@@ -8,7 +8,6 @@
 //! [`LINES_PER_ROW`] lines fewer may be left. What the jobs of a tenant keep together is bounded from outside ([`log_sizes`], [`drop_lines`]): a
 //! counter that each append changed would make all jobs of a tenant conflict.
 
-use crate::boxed;
 use std::borrow::Cow;
 
 use bytes::Bytes;
@@ -20,6 +19,7 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use super::LOG;
 use super::errors::cut;
+use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::error::corrupt;
 use crate::keyspace::behind;

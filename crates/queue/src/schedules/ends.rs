@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use turnwise_store::{Isolation, Transaction};
 
+use crate::boxed;
 use crate::encoding::encode;
 use crate::error::Result;
 use crate::job::Job;
@@ -49,6 +50,7 @@ pub(crate) fn write(tx: &Transaction, keys: &Keyspace, name: &str, ends: &Ends) 
 }
 
 /// How many jobs of a schedule have failed in a row, and its last success. Adds no read conflict.
+#[boxed]
 pub async fn ends(tx: &Transaction, keys: &Keyspace, name: &str) -> Result<(u32, Option<Success>)> {
     let key = keys.schedule_ends(name);
     let ends: Option<Ends> = reads::value_with(tx, &key, "ends of a schedule", Isolation::Snapshot).await?;

@@ -1,6 +1,5 @@
 //! Fires: the transactions that add the jobs of schedules.
 
-use crate::boxed;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
@@ -12,6 +11,7 @@ use super::row::{FireRecord, Missed, Outcome, Overlap, Paused, PausedBy, Schedul
 use super::waiting::Waiting;
 use super::{ends, get, options, save};
 use crate::after::After;
+use crate::boxed;
 use crate::dependencies;
 use crate::error::{Error, Result};
 use crate::job::Job;
@@ -60,11 +60,13 @@ pub struct Backfilled {
 }
 
 /// Up to `limit` schedules whose next instant has come, earliest first. Adds no read conflict.
+#[boxed]
 pub async fn due(tx: &Transaction, keys: &Keyspace, now_us: i64, limit: usize) -> Result<Vec<Due>> {
     Ok(due_behind(tx, keys, None, now_us, limit).await?.0)
 }
 
 /// The same behind a row. Also returns the last row that was read, if there may be more. Rows that cannot be read are left out: they keep no others.
+#[boxed]
 pub async fn due_behind(
     tx: &Transaction,
     keys: &Keyspace,
@@ -79,6 +81,7 @@ pub async fn due_behind(
 }
 
 /// When the next schedule fires, in µs; if given, the next one after a time. Adds no read conflict.
+#[boxed]
 pub async fn next_due(tx: &Transaction, keys: &Keyspace, after_us: Option<i64>) -> Result<Option<i64>> {
     let (begin, end) = keys.schedules_due();
     let begin = after_us.map_or(begin, |after_us| keys.schedules_due_until(after_us).1);

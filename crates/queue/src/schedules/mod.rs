@@ -25,7 +25,6 @@ mod plan;
 mod row;
 mod waiting;
 
-use crate::boxed;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_calendar::When;
@@ -42,6 +41,7 @@ pub use row::{
 };
 pub use waiting::Waiting;
 
+use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::error::{Error, Result};
 use crate::jobs::PREFETCHED;
@@ -94,6 +94,7 @@ pub struct Tally {
 }
 
 /// A schedule, if it exists.
+#[boxed]
 pub async fn get(tx: &Transaction, keys: &Keyspace, name: &str) -> Result<Option<Schedule>> {
     let schedule: Option<Schedule> = reads::value(tx, &keys.schedule(name), "schedule").await?;
     Ok(schedule.map(|schedule| named(schedule, name)))
@@ -140,6 +141,7 @@ pub async fn list(
 }
 
 /// The options of the jobs of a schedule. They may hold secrets.
+#[boxed]
 pub async fn options(tx: &Transaction, keys: &Keyspace, schedule: &Schedule) -> Result<Box<RawValue>> {
     let value = read_pieces(tx, &keys.schedule_options(&schedule.name)).await?;
     decode("options of a schedule", &value)

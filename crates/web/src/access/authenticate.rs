@@ -4,7 +4,6 @@
 //! with a token in place of the password; the cookie of a session; and a client certificate that names a user. Credentials that are wrong refuse a request, also
 //! where none are needed.
 
-use crate::boxed;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
@@ -25,6 +24,7 @@ use super::long_requests::LongRequest;
 use super::rights::Right;
 use super::{Budget, Caller, How, Identities, rights};
 use crate::Web;
+use crate::boxed;
 use crate::v1_error::V1Error;
 
 /// The name of the cookie, as in CouchDB.

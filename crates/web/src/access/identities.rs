@@ -4,7 +4,6 @@
 //! second, and is also woken when it changes. So a token that was revoked through another node is refused here within a
 //! second. While the store cannot be read, no row is cached, and every request must read the rows itself.
 
-use crate::boxed;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -19,6 +18,7 @@ use turnwise_queue::Keyspace;
 use turnwise_store::{Error as StoreError, Isolation, Store, Watch};
 
 use super::Attempts;
+use crate::boxed;
 use crate::v1_error::V1Error;
 
 /// Without a change, the versionstamp is read again after this time.
@@ -122,6 +122,7 @@ impl Identities {
 
     /// After a change through this node: applies it before the response. If the store cannot be read, requests read what
     /// they need themselves.
+    #[boxed]
     pub async fn changed(&self) {
         self.forget();
         if let Err(error) = self.load().await {
@@ -130,6 +131,7 @@ impl Identities {
     }
 
     /// Reads whether the store is open.
+    #[boxed]
     pub async fn load(&self) -> Result<(), StoreError> {
         self.look(None).await.map(|_| ())
     }
@@ -368,6 +370,7 @@ impl Identities {
     }
 
     /// Hashes a new password.
+    #[boxed]
     pub async fn hash(&self, password: Password) -> Result<PasswordHash, V1Error> {
         let room = self.room().await?;
         let hashing = move || {

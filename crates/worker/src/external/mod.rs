@@ -9,7 +9,6 @@ mod accept;
 mod contenders;
 mod end;
 
-use crate::boxed;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -25,6 +24,7 @@ use turnwise_queue::{Claim, Error, Job, Keyspace, Mode, Result, RunKey, StatedTe
 use turnwise_store::Store;
 
 use crate::accounts::{Account, Accounts};
+use crate::boxed;
 use crate::deadlines::RunObservations;
 use crate::filters::FilterCache;
 use crate::line::Lines;

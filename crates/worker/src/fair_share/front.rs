@@ -1,6 +1,5 @@
 //! The head of the queue: the first waiting jobs of all tenants, in the order in which they start.
 
-use crate::boxed;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,6 +13,8 @@ use turnwise_queue::tenants::Pending;
 use turnwise_store::Transaction;
 
 use super::FairShare;
+
+use crate::boxed;
 
 /// The maximum number of rounds of reads, each of which follows because queues were shorter than expected.
 const ROUNDS: usize = 4;

@@ -9,7 +9,6 @@
 //! waits, but with its tenant's usage at the time of that read. A tenant's jobs are counted once per interval, up to
 //! [`MOST_COUNTED`]. If there are very many jobs to count, some tenants use older counts until a later pass.
 
-use crate::boxed;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,6 +22,7 @@ use turnwise_store::Transaction;
 
 use super::front::{Front, TenantQueue, ordered_by_key};
 use super::{FairShare, Inner, RunCharges, State};
+use crate::boxed;
 use crate::fairness::usage_of;
 
 /// The maximum number of a tenant's pending jobs that are counted.

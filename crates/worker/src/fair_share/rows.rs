@@ -7,7 +7,6 @@
 //! costs some µs. The rows of a charger that is gone stay in the store. They count until they have decayed completely.
 //! The next charger that reads them then clears them. Each charger also clears its own rows.
 
-use crate::boxed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Once};
 use std::time::Duration;
@@ -18,6 +17,7 @@ use turnwise_queue::usage::{self, Charged, RunTimes};
 use turnwise_queue::{Error, Result, tenants};
 
 use super::{FairShare, Inner, OwnCharges, State, TenantCharges};
+use crate::boxed;
 use crate::fairness::usage_of;
 use crate::sync::lock;
 

@@ -6,6 +6,7 @@ use turnwise_policy::rotation::Moment;
 
 use super::preemption::PreemptionResult;
 use super::{Incarnation, Running};
+use crate::boxed;
 use crate::event::Event;
 use crate::times::duration_us;
 
@@ -25,6 +26,7 @@ pub(super) struct Yielding {
 impl Yielding {
     /// Returns true if a check is due, and false if a job has become pending: the next check must then be scheduled
     /// again.
+    #[boxed]
     pub async fn due(&mut self) -> bool {
         tokio::select! {
             biased;

@@ -1,6 +1,5 @@
 //! Locks that external workers request for their running jobs.
 
-use crate::boxed;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use turnwise_queue::{Result, RunKey};
 
 use super::request;
 use crate::External;
+use crate::boxed;
 
 impl External {
     /// Requests locks under a claim, and waits up to `wait` for them. Locks that the job holds are granted immediately,
@@ -52,6 +52,7 @@ impl External {
     ///
     /// # Errors
     /// `Halt` if this claim no longer holds the job.
+    #[boxed]
     pub async fn unwait<'a>(&'a self, run: RunKey<'a>) -> Result<()> {
         let now_us = self.store.runtime().now_us();
         self.store.transact(|tx| async move { locks::withdraw(&tx, &self.keys, run, now_us).await }).await
@@ -61,6 +62,7 @@ impl External {
     ///
     /// # Errors
     /// `Halt` if this claim no longer holds the job; `Invalid` for the big lock, which is released with the claim.
+    #[boxed]
     pub async fn unlock<'a>(&self, run: RunKey<'a>, spots: &'a [Spot]) -> Result<()> {
         self.store.transact(|tx| async move { locks::release_some(&tx, &self.keys, run, spots).await }).await
     }

@@ -20,6 +20,7 @@ use turnwise_queue::{Error, RunKey};
 use turnwise_store::Error as StoreError;
 
 use super::request;
+use crate::boxed;
 use crate::run::{ClaimedJob, Controls, Shared};
 use crate::sync::lock;
 use crate::times::ERROR_PAUSE;
@@ -161,6 +162,7 @@ impl JobContext {
     ///
     /// # Errors
     /// [`LockError`]; the job does not wait any more then.
+    #[boxed]
     pub async fn lock(&self, lock: LockAt) -> Result<(), LockError> {
         self.locks.take(&[lock]).await
     }
@@ -177,6 +179,7 @@ impl JobContext {
     ///
     /// # Errors
     /// `Refused` for the big lock, which is released with the run; `Lost` and `Store` as with every write of a job.
+    #[boxed]
     pub async fn unlock(&self, spots: &[Spot]) -> Result<(), LockError> {
         self.locks.give_back(spots).await
     }

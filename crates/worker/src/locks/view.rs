@@ -4,7 +4,6 @@
 //! lock queues. These are snapshot reads, without conflicts, and they only affect the order: the claim checks whether a
 //! lock is free. Rows beyond the limits are not read, which only costs rejected claims.
 
-use crate::boxed;
 use std::collections::BTreeMap;
 
 use turnwise_policy::predictive_queue::locks::{Levels, Lock, Requests};
@@ -12,6 +11,8 @@ use turnwise_policy::predictive_queue::summary::{Running, Summary};
 use turnwise_queue::locks::{self, How};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::Transaction;
+
+use crate::boxed;
 
 /// The maximum number of claims with locks that a pass reads.
 const MAX_RUNNING: usize = 10_000;

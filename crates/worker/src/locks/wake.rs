@@ -1,6 +1,5 @@
 //! One watch of the store for all waits for locks in a process.
 
-use crate::boxed;
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
@@ -10,6 +9,7 @@ use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Isolation, Result, Store};
 
+use crate::boxed;
 use crate::sync::lock;
 use crate::times::ERROR_PAUSE;
 

@@ -1,6 +1,5 @@
 //! How many pending jobs locks let start, and what one pending job weighs.
 
-use crate::boxed;
 use turnwise_policy::predictive_queue::contention::Predicted;
 use turnwise_policy::predictive_queue::line::line;
 use turnwise_policy::predictive_queue::locks::Requests;
@@ -10,6 +9,7 @@ use turnwise_store::{Store, Transaction};
 
 use super::QueueRules;
 use super::view::LocksView;
+use crate::boxed;
 use crate::pass;
 
 /// The maximum number of pending jobs that [`startable`] reads.
@@ -71,6 +71,7 @@ pub struct Weight {
 ///
 /// # Errors
 /// Those of the store.
+#[boxed]
 pub async fn weigh(
     tx: &Transaction,
     keys: &Keyspace,

@@ -1,6 +1,5 @@
 //! The claims of one pass.
 
-use crate::boxed;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -16,6 +15,7 @@ use turnwise_queue::{Claim, Job, Result, jobs, lifetimes, locks, tenants, types}
 
 use super::view::View;
 use super::{CLAIM_BATCH, Claimant, Context, Numbers};
+use crate::boxed;
 use crate::fair_share::{Front, SORT_BATCH};
 use crate::filters::{Admission, FilterSet};
 
@@ -274,6 +274,7 @@ impl<'a> Claims<'a> {
     }
 
     /// Rewrites the sort keys that are out of date, of jobs that continue to wait.
+    #[boxed]
     pub async fn sort(&self, queue: &Front) -> Result<()> {
         let Context { tx, keys, claimant, .. } = self.context;
         let waits = queue.to_sort.iter().filter(|(id, _)| !self.tried.contains(id));

@@ -1,6 +1,5 @@
 //! Explains why a job waits, by the decision about the head of its queue.
 
-use crate::boxed;
 use turnwise_policy::schedule::{self, HoldReason};
 use turnwise_queue::tenants::Pending;
 use turnwise_queue::{Keyspace, Result};
@@ -9,6 +8,7 @@ use turnwise_store::{Store, Transaction};
 use super::CLAIM_BATCH;
 use super::view::{Source, View};
 use crate::QueueRules;
+use crate::boxed;
 use crate::fair_share::Front;
 
 /// The head of a job type's queue.
