@@ -89,6 +89,21 @@ pub(crate) async fn enter(
     after: &[After],
     now_us: i64,
 ) -> Result<Entry> {
+    match after {
+        [] => Ok(Entry::WaitsFor(0)),
+        after => enter_all(tx, keys, job, after, now_us).await,
+    }
+}
+
+/// Boxed, since most jobs have no dependencies.
+#[boxed]
+async fn enter_all(
+    tx: &Transaction,
+    keys: &Keyspace,
+    job: &Job,
+    after: &[After],
+    now_us: i64,
+) -> Result<Entry> {
     let mut others = Vec::new();
     let mut refused = None;
     for (n, (one, other)) in after.iter().zip(read_all(tx, keys, after).await?).enumerate() {
@@ -372,6 +387,7 @@ pub async fn settle(tx: &Transaction, keys: &Keyspace, group: &Unsettled, now_us
 /// Settles a group, and the groups of jobs that this cancels, as far as one transaction can. `new` means that this
 /// transaction ends the job of the first group, so dependents may still arrive until the commit. `keeps` means that its record stays, so
 /// those that are cancelled become its followers.
+#[boxed]
 async fn settle_groups(
     tx: &Transaction,
     keys: &Keyspace,

@@ -115,18 +115,31 @@ async fn put(
         Ok(key) => key,
         Err((hash, row)) => return Ok(Added::KeyTaken(Box::new(KeyTaken { hash, row }))),
     };
-    let Some(mut job) = old else {
-        let mut job = create(new, now_us);
-        if job.group.is_some() {
-            group_row::join(tx, keys, &mut job.spec, None).await?;
-        }
-        unique_rows::take(tx, keys, &mut job, key)?;
-        set_options(tx, keys, &mut job, &new.options)?;
-        tags::write(tx, keys, &job)?;
-        let added = begin(tx, keys, &mut job, new, now_us).await?;
-        write_job(tx, keys, &job)?;
-        return Ok(added);
-    };
+    if let Some(job) = old {
+        return put_again(tx, keys, new, job, key, now_us).await;
+    }
+    let mut job = create(new, now_us);
+    if job.group.is_some() {
+        group_row::join(tx, keys, &mut job.spec, None).await?;
+    }
+    unique_rows::take(tx, keys, &mut job, key)?;
+    set_options(tx, keys, &mut job, &new.options)?;
+    tags::write(tx, keys, &job)?;
+    let added = begin(tx, keys, &mut job, new, now_us).await?;
+    write_job(tx, keys, &job)?;
+    Ok(added)
+}
+
+/// Writes a job that exists. Boxed, since most jobs are new.
+#[boxed]
+async fn put_again(
+    tx: &Transaction,
+    keys: &Keyspace,
+    new: &NewJob,
+    mut job: Job,
+    key: Option<unique_rows::Free>,
+    now_us: i64,
+) -> Result<Added> {
     let joined = group_row::joined(tx, keys, new, &job).await?;
     let new = &*joined;
     unique_rows::take(tx, keys, &mut job, key)?;
@@ -351,6 +364,7 @@ pub(crate) fn set_options(
 
 /// Cancels a job that has left its place ([`transition::leave`]), for a reason other than its user's request. Does not write the
 /// record.
+#[boxed]
 pub(crate) async fn refuse(
     tx: &Transaction,
     keys: &Keyspace,

@@ -83,8 +83,21 @@ pub async fn add(
         true => jobs::add(tx, keys, new, now_us).await?,
         false => jobs::add_once(tx, keys, new, now_us).await?,
     };
-    let jobs::Added::KeyTaken(taken) = added else { return Ok(Outcome::Added(added)) };
-    let jobs::KeyTaken { hash, row } = *taken;
+    match added {
+        jobs::Added::KeyTaken(taken) => Ok(Outcome::Found(found(tx, keys, new, *taken, now_us).await?)),
+        added => Ok(Outcome::Added(added)),
+    }
+}
+
+/// Does to the job that has a key what the other one states. Boxed, since most jobs have no key.
+#[boxed]
+async fn found(
+    tx: &Transaction,
+    keys: &Keyspace,
+    new: &NewJob,
+    jobs::KeyTaken { hash, row }: jobs::KeyTaken,
+    now_us: i64,
+) -> Result<Found> {
     // The id may have been used again for another job since, also by another tenant.
     let has_key = |job: &Job| job.unique_key.as_ref().is_some_and(|key| key.hash == hash);
     let holder = jobs::get(tx, keys, &row.job_type, &row.id).await?.filter(has_key);
@@ -120,7 +133,7 @@ pub async fn add(
         None => stated.unwrap_or(Mode::UntilEnd),
     };
     let UniqueRow { job_type, id, until_us } = row;
-    Ok(Outcome::Found(Found { job_type, id, mode, until_us, did }))
+    Ok(Found { job_type, id, mode, until_us, did })
 }
 
 /// Gives a job that waits what is stated now. The wait for the end of a backoff stays, unless a start time is stated.
