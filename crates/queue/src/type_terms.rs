@@ -4,9 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use turnwise_store::{Isolation, Transaction};
+use turnwise_store::Transaction;
 
-use crate::boxed;
 use crate::encoding::decode;
 use crate::error::Result;
 use crate::keyspace::Keyspace;
@@ -98,11 +97,8 @@ impl TypeTerms {
 }
 
 /// What is stated of a type, if anything is. A transaction reads it once. Adds no read conflict: a change holds from the next start on.
-#[boxed]
 pub async fn stated(tx: &Transaction, keys: &Keyspace, job_type: &str) -> Result<Option<TypeTerms>> {
-    let row = keys.type_terms(job_type);
-    tx.prefetch([row.clone()]).await?;
-    let value = tx.get_with(&row, Isolation::Snapshot).await?;
+    let value = tx.get_once(keys.type_terms(job_type)).await?;
     value.map(|value| decode("terms of a type", &value)).transpose()
 }
 

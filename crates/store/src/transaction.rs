@@ -235,6 +235,16 @@ impl Transaction {
         Ok(value)
     }
 
+    /// The value of a key that many parts of a transaction read: only the first of them is a read. Adds no read conflict.
+    pub async fn get_once(&self, key: Bytes) -> Result<Option<Bytes>> {
+        if let Some(value) = self.known(&key, Isolation::Snapshot)? {
+            return Ok(value);
+        }
+        let value = self.snapshot.get(&key).await?;
+        self.pending.lock().prefetched.insert(key, value.clone());
+        Ok(value)
+    }
+
     /// The value of a key, if the transaction has written or read it.
     fn known(&self, key: &Bytes, isolation: Isolation) -> Result<Option<Option<Bytes>>> {
         let mut pending = self.pending.lock();
