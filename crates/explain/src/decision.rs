@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use async_recursion::async_recursion as boxed;
 use turnwise_policy::schedule::HoldReason;
 use turnwise_queue::Job;
 use turnwise_queue::tenants::Pending;
 use turnwise_worker::{QueueHead, Startable, compared, explain, startable};
 
-use crate::boxed;
 use crate::position::{self, Next};
 use crate::snapshot::Snapshot;
 use crate::{Reader, Result};

@@ -3,12 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
+use async_recursion::async_recursion as boxed;
 use turnwise_policy::demand::{Group, Slots, Tracker, for_waiting};
 use turnwise_protocol::{Demand, TenantDemand};
 use turnwise_queue::counts::Kind;
 use turnwise_worker::runnable;
 
-use crate::boxed;
 use crate::snapshot::{Snapshot, jobs_by_tenant, many};
 use crate::{Reader, Result};
 

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use async_recursion::async_recursion as boxed;
 use turnwise_protocol::State;
 use turnwise_queue::{Job, dependencies, followers, jobs};
 
-use crate::boxed;
 use crate::{Reader, Result, Viewer, shown};
 
 /// Maximum number of jobs in a graph: those that are nearest to the job.

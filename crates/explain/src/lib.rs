@@ -3,9 +3,6 @@
 //! Everything is computed from rows of one transaction, so that every node computes the same. Nothing here decides: the functions ask
 //! [`turnwise_policy`] what a worker would decide.
 
-/// What other crates call returns its future in a box: it is compiled once, here, and not again in each crate that calls it.
-pub(crate) use async_recursion::async_recursion as boxed;
-
 mod decision;
 pub mod demand;
 pub mod graph;

@@ -1,10 +1,10 @@
 //! The load that the tenants of a type make, from which the pages simulate other shares.
 
+use async_recursion::async_recursion as boxed;
 use turnwise_policy::fair_share::Fairness;
 use turnwise_queue::counts::Kind;
 use turnwise_worker::RotationRules;
 
-use crate::boxed;
 use crate::snapshot::{Of, Snapshot, jobs_by_tenant};
 use crate::{Reader, Result};
 

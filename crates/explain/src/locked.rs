@@ -1,5 +1,6 @@
 //! A job's locks: those that it holds, those that delay it with the jobs that block them, and its weight.
 
+use async_recursion::async_recursion as boxed;
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_policy::schedule;
 use turnwise_protocol::{LevelWeight, LockWeight, Reason, WhyLocks};
@@ -8,7 +9,6 @@ use turnwise_queue::tenants::Pending;
 use turnwise_queue::{Job, State, timestamp};
 use turnwise_worker::{QueueRules, Weight, weigh};
 
-use crate::boxed;
 use crate::shown::{blocker, lock as shown};
 use crate::snapshot::Snapshot;
 use crate::{Reader, Result, Viewer, position, unknown};

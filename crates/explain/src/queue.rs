@@ -1,9 +1,9 @@
 //! The first jobs of a type's queue, with the reason for the state of each.
 
+use async_recursion::async_recursion as boxed;
 use turnwise_protocol::{QueuedJob, Reason, State as JobState};
 use turnwise_queue::{Then, jobs};
 
-use crate::boxed;
 use crate::decision::Head;
 use crate::snapshot::{Snapshot, all_of, could_run_since};
 use crate::{Error, Reader, Result, locked, reason, shown};

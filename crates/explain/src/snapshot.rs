@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use async_recursion::async_recursion as boxed;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::Deserialize;
 use turnwise_policy::fair_share::Fairness;
@@ -21,7 +22,6 @@ use turnwise_store::key::successor;
 use turnwise_store::{Error as StoreError, Isolation, RangeRead};
 use turnwise_worker::{FairRules, TenantCharges, usage_of};
 
-use crate::boxed;
 use crate::{Reader, Result};
 
 /// Maximum number of charge rows that are read of a type: those of 10,000 tenants with a few workers each.

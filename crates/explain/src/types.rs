@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use turnwise_queue::counts::Kind;
 use turnwise_queue::{Worker, tenants, workers};
 use turnwise_store::Isolation;
 
-use crate::boxed;
 use crate::demand::{DEFAULT_TARGET_MS, Trackers, demand};
 use crate::snapshot::{Of, Snapshot, all_of, jobs_by_tenant};
 use crate::{Reader, Result};

@@ -1,9 +1,9 @@
 //! The reason for a job's state.
 
+use async_recursion::async_recursion as boxed;
 use turnwise_protocol::{Awaited, Expected, Limited, MAX_COUNTED, Position, Reason, Why};
 use turnwise_queue::{Job, State as QueueState, concurrency, dependencies, jobs, rates, workers};
 
-use crate::boxed;
 use crate::snapshot::{Of, Snapshot, could_run_since};
 use crate::{Reader, Result, Viewer, decision, locked, position, reason, shown, task};
 

@@ -15,11 +15,11 @@
 
 use std::collections::BTreeMap;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_store::Transaction;
 
-use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::job::EventKind;
 use crate::keyspace::behind;

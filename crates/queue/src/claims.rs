@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::backoff::OnLost;
@@ -13,7 +14,6 @@ use turnwise_policy::eligibility::filters::Limits;
 use turnwise_policy::predictive_queue::locks::Levels;
 use turnwise_store::Transaction;
 
-use crate::boxed;
 use crate::concurrency::{self, Full, Tally};
 use crate::deadlines::{Deadline, Over};
 use crate::error::corrupt;

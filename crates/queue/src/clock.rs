@@ -12,9 +12,9 @@
 
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use turnwise_store::Store;
 
-use crate::boxed;
 use crate::encoding::encode;
 use crate::{Error, Keyspace, Result, reads};
 

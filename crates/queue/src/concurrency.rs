@@ -23,6 +23,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_policy::contention::hash;
@@ -31,7 +32,6 @@ use turnwise_policy::eligibility::filters::Limits;
 use turnwise_policy::eligibility::rate::{self, Rate, RateLimit};
 use turnwise_store::{Isolation, Transaction};
 
-use crate::boxed;
 use crate::encoding::hex;
 use crate::filters::Cursor;
 pub use crate::keyspace::LimitedPlace;

@@ -11,11 +11,11 @@
 use std::collections::BTreeMap;
 use std::ops::{AddAssign, Index};
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use turnwise_store::key::successor;
 use turnwise_store::{Store, Sum, Transaction};
 
-use crate::boxed;
 use crate::group_recount::{self, Members};
 use crate::keyspace::{KeyRange, behind};
 use crate::place::{End, Place};

@@ -16,11 +16,11 @@
 //! *What counts.* A run that waits for a lock cannot report. Its heartbeat timeout starts again when it has the lock, and
 //! the timeout of the whole run continues. A parked job has no run. A continuous job has no timeout for the whole run.
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use turnwise_store::key::successor;
 use turnwise_store::{Isolation, Transaction};
 
-use crate::boxed;
 use crate::claims::{RevocationCause, take_back};
 use crate::rows::{decode, decode_active, decode_job, encode, read_active, read_job};
 pub use crate::timeouts::{Deadline, MAX_TIMEOUT_US, Over, Timeouts};

@@ -27,6 +27,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
@@ -35,7 +36,6 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use crate::after::invalid;
 pub use crate::after::{After, MAX_AFTER};
-use crate::boxed;
 use crate::error::corrupt;
 use crate::input::Inputs;
 use crate::keyspace::behind;

@@ -10,10 +10,10 @@
 //! The history states who changed which members, and never their values. A line that depended on values would tell a client that guesses
 //! hidden options whether it was right.
 
+use async_recursion::async_recursion as boxed;
 use serde_json::value::RawValue;
 use turnwise_store::Transaction;
 
-use crate::boxed;
 use crate::job::{EventKind, bounded_reason};
 use crate::jobs::{move_in_queue, set_options};
 use crate::place::{Holder, Place};

@@ -13,12 +13,12 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use turnwise_store::key::{children, successor};
 use turnwise_store::tuple::Element;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
-use crate::boxed;
 pub use crate::cover::PARTITIONS;
 pub(crate) use crate::cover::{Cover, partitions};
 use crate::cover::{FIRST_CANCELLED, FIRST_FAILED};

@@ -21,13 +21,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use async_recursion::async_recursion as boxed;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use turnwise_store::key::successor;
 use turnwise_store::{Appended, Isolation, Transaction};
 
-use crate::boxed;
 use crate::error::corrupt;
 use crate::job::EventKind;
 use crate::rows::{decode, encode};

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use turnwise_store::{RangeRead, Step, Transaction};
 
-use crate::boxed;
 use crate::ended::{Cover, partitions};
 use crate::jobs::peek;
 use crate::keyspace::KeyRange;

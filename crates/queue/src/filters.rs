@@ -10,13 +10,13 @@
 
 use std::collections::BTreeMap;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use turnwise_policy::eligibility::concurrency::{MAX_LIMIT, check_limit};
 use turnwise_policy::eligibility::condition::Condition;
 use turnwise_policy::eligibility::filters::{Action, Rule};
 use turnwise_store::Transaction;
 
-use crate::boxed;
 use crate::encoding::hex;
 use crate::jobs::refuse;
 use crate::keyspace::behind;

@@ -3,12 +3,12 @@
 //! A report is valid for the time that it states. Later ones replace it. One that is not valid any more is not listed, and the next
 //! report of any fleet removes its row.
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use turnwise_store::Transaction;
 
-use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::names::check_name;
 use crate::reads;

@@ -13,6 +13,7 @@
 //! *Another try.* The row of a job that was cancelled has what the job waited for, so that it can wait for this again
 //! ([`crate::rerun_followers`]).
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
@@ -20,7 +21,6 @@ use turnwise_store::key::successor;
 use turnwise_store::{Isolation, Transaction};
 
 use crate::after::After;
-use crate::boxed;
 use crate::input::{Input, Inputs};
 use crate::keyspace::behind;
 use crate::place::Place;

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_store::Transaction;
 
-use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::error::{Error, Result};
 use crate::group_counts;

@@ -24,13 +24,13 @@
 
 use std::collections::BTreeMap;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::concurrency::MAX_LIMIT;
 use turnwise_store::{Isolation, Transaction};
 
-use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::error::{Error, Result};
 use crate::events;

@@ -10,12 +10,12 @@
 
 use std::collections::BTreeMap;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_store::key::{children, pack};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
-use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::keyspace::KeyRange;
 use crate::{Keyspace, Result, reads};

@@ -2,12 +2,12 @@
 
 use std::mem;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_store::{Isolation, Transaction};
 
-use crate::boxed;
 use crate::dependencies::Entry;
 pub use crate::ended::prune;
 use crate::error::corrupt;

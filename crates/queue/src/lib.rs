@@ -34,9 +34,6 @@
 //! - [`nodes`]: the servers of a store.
 //! - [`fleets`]: what supervisors of workers report.
 
-/// What other crates call returns its future in a box: it is compiled once, here, and not again in each crate that calls it.
-pub(crate) use async_recursion::async_recursion as boxed;
-
 mod after;
 pub mod bulk;
 pub mod check;

@@ -15,11 +15,11 @@
 //! *Late.* No worker claims a job that is due, so a job never starts too late, also after a time without any server. A pass that meets one in the queue
 //! sets it aside, so that thousands of them hide no other jobs. If the clock was wrong, the job returns to the queue.
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
 use turnwise_store::Transaction;
 
-use crate::boxed;
 use crate::followers::{self, Need};
 use crate::jobs::{PREFETCHED, erase, prefetch};
 use crate::lifetime_rows::set;

@@ -6,10 +6,10 @@
 //! A node has a mode, too, in a row of its own that outlives the node: its workers get it when they register. So a node that restarts
 //! for an upgrade stays quiet until an operator resumes it. External workers are no part of a node, because they may use any.
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use turnwise_store::Transaction;
 
-use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::nodes::MAX_NODES;
 use crate::reads;

@@ -3,10 +3,10 @@
 //! A node is a worker of its own type, [`NODE_TYPE`], without slots, and its membership works like that of workers. It
 //! moves its health counter, its neighbour removes it once the counter does not move, and it leaves when it stops.
 
+use async_recursion::async_recursion as boxed;
 use serde::{Deserialize, Serialize};
 use turnwise_store::Transaction;
 
-use crate::boxed;
 use crate::worker_row::{self, Worker};
 use crate::{Keyspace, Result};
 

@@ -1,9 +1,9 @@
 //! Jobs that wait outside of their tenant's queue, by reason: for listings and counts. Each reason has its own index, so
 //! that a listing reads only the rows that it returns.
 
+use async_recursion::async_recursion as boxed;
 use turnwise_store::Transaction;
 
-use crate::boxed;
 use crate::keyspace::KeyRange;
 use crate::selection::Source;
 use crate::{Keyspace, Result, reads};

@@ -14,10 +14,10 @@
 //! time comes, when a client adds, cancels or removes it, or on [`wake`]. Waking a job twice, or a job that is not parked,
 //! does nothing.
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use turnwise_store::{Isolation, Transaction};
 
-use crate::boxed;
 use crate::claims::Park;
 use crate::job::Parked;
 use crate::keyspace::{KeyRange, behind};

@@ -1,9 +1,9 @@
 //! Values that exceed the store's limit, in pieces under consecutive keys.
 
+use async_recursion::async_recursion as boxed;
 use bytes::{Bytes, BytesMut};
 use turnwise_store::{Isolation, RangeRead, Result, Transaction};
 
-use crate::boxed;
 use crate::keyspace::KeyRange;
 
 /// Size of all pieces of a value except the last: below the 100 kB that every engine allows for a value.

@@ -16,6 +16,7 @@
 //! ([`recheck_us`]). The worker of whose part the bucket is comes
 //! first; others follow after a hundredth of the period ([`others_delay_us`]).
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use turnwise_policy::eligibility::concurrency::Bucket;
 use turnwise_policy::eligibility::condition::Value;
@@ -23,7 +24,6 @@ pub use turnwise_policy::eligibility::rate::StartCount;
 use turnwise_policy::eligibility::rate::{Algorithm, NextStart, Rate, RateLimit, key_of, of_filter};
 use turnwise_store::{Isolation, Transaction};
 
-use crate::boxed;
 use crate::concurrency::{self, LimitedRow};
 use crate::keyspace::behind;
 use crate::reads::{self, rows};

@@ -10,11 +10,11 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use async_recursion::async_recursion as boxed;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use turnwise_store::Transaction;
 
-use crate::boxed;
 use crate::error::Error;
 use crate::{Job, Keyspace, Result, jobs, type_terms};
 

@@ -12,13 +12,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
+use async_recursion::async_recursion as boxed;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_store::{Transaction, Versionstamp};
 
 use bytes::Bytes;
 use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 
-use crate::boxed;
 use crate::error::corrupt;
 use crate::job::Job;
 use crate::keyspace::{KeyRange, QueuePlace, SortKey, behind};

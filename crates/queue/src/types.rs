@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use turnwise_policy::contention::hash;
 use turnwise_store::Transaction;
 
-use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::error::{Error, Result};
 use crate::filters;

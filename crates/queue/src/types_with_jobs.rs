@@ -1,9 +1,9 @@
 //! The types that have jobs.
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use turnwise_store::Transaction;
 
-use crate::boxed;
 use crate::error::Result;
 use crate::keyspace::Keyspace;
 use crate::reads::groups;

@@ -19,10 +19,10 @@
 //! *Lost keys.* A job that waits for another run after a crash does not hold its key if another job has taken it meanwhile. What a client asks for
 //! is refused in this case: running a job again that has ended, and an edit to options whose key another job holds.
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use turnwise_store::{Isolation, Transaction};
 
-use crate::boxed;
 use crate::edit::{self, Edit};
 use crate::place::Place;
 pub use crate::unique_key::{By, Key, MAX_KEY_BYTES, MAX_OF, MAX_OF_BYTES, Mode, OnConflict, Unique, Within};

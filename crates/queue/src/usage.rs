@@ -7,13 +7,13 @@
 
 use std::collections::BTreeMap;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 pub use turnwise_policy::fair_share::rfc::Boost;
 use turnwise_policy::fair_share::virtual_time::MAX_TASKS;
 use turnwise_store::{Isolation, Transaction};
 
-use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::keyspace::behind;
 use crate::workers::{self, Worker};

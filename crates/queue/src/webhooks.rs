@@ -15,11 +15,11 @@
 
 use std::fmt;
 
+use async_recursion::async_recursion as boxed;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use turnwise_store::Transaction;
 
-use crate::boxed;
 use crate::error::corrupt;
 use crate::events::{self, Filter, JobEvent};
 use crate::keyspace::webhooks::WebhookRow;

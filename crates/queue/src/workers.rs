@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use serde::Deserialize;
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
-use crate::boxed;
 use crate::claims::{RevocationCause, take_back};
 use crate::error::corrupt;
 use crate::keyspace::{KeyRange, behind};

@@ -15,9 +15,6 @@
 //!   Engine: snapshot · commit · watch         embedded/ (one process), etcd/, foundationdb/ (many)
 //! ```
 
-/// What other crates call returns its future in a box: it is compiled once, here, and not again in each crate that calls it.
-use async_recursion::async_recursion as boxed;
-
 mod appends;
 mod clock;
 #[cfg(any(test, feature = "conformance"))]

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 
 use crate::appends::Appends;
-use crate::boxed;
 use crate::counters::{Meter, Metered};
 use crate::metrics::Times;
 use crate::{Clock, Condition, Counters, Engine, Error, Limits, Result, Runtime, Transaction, Watch};

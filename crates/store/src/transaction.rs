@@ -5,12 +5,12 @@ use std::hash::BuildHasher as _;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use foldhash::fast::FixedState;
 use futures::stream::{self, StreamExt, TryStreamExt};
 
 use crate::appends::{self, Appended, Mode, ROW_BYTES, STAMP_BYTES, SUFFIX_BYTES};
-use crate::boxed;
 use crate::counters::Metered;
 use crate::key::successor;
 use crate::sync::Mutex;

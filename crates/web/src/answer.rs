@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -12,8 +13,6 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::mpsc;
 
 use super::error::ApiError;
-
-use crate::boxed;
 
 /// Maximum number of pieces that wait for a slow reader.
 const PIECES_AHEAD: usize = 4;

@@ -13,6 +13,7 @@
 //! ([`super::cors`]). Programs other than browsers do not send what these rules reject, with one exception: they may use a name that the server does not
 //! know. `[listener] names` adds such names.
 
+use async_recursion::async_recursion as boxed;
 use axum::extract::{Request, State};
 use axum::http::Method;
 use axum::middleware::Next;
@@ -23,8 +24,6 @@ use super::cors::Sites;
 use super::names::{is_login, is_page, is_v1};
 use super::request;
 use super::v1_error::V1Error;
-
-use crate::boxed;
 
 /// Rejects requests that a page of another site may have sent, and answers preflights: they carry no credentials, so nothing behind this may see them.
 #[boxed]

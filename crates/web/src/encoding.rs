@@ -8,6 +8,7 @@
 use std::io::Write as _;
 use std::sync::LazyLock;
 
+use async_recursion::async_recursion as boxed;
 use axum::Error;
 use axum::body::{Body, BodyDataStream, HttpBody as _};
 use axum::extract::{Request, State};
@@ -20,7 +21,6 @@ use futures::StreamExt as _;
 
 use crate::Web;
 use crate::access::Caller;
-use crate::boxed;
 use crate::pool::{Pool, PoolPermit};
 use crate::v1_error::V1Error;
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use serde_json::value::RawValue;
 use turnwise_explain::types::{self, OfType, Wanted};
 use turnwise_explain::{Reader, Rules, Viewer, types_of};
@@ -14,7 +15,6 @@ use turnwise_store::Transaction;
 
 use crate::Shared;
 use crate::access::Caller;
-use crate::boxed;
 
 impl Shared {
     /// The rules by which workers decide now.

@@ -6,9 +6,6 @@
 //!
 //! [`layered`] puts these around the routes of `/v1`, of CouchDB's API and of the pages. Each of them has a state of its own, with [`Web`] in it.
 
-/// What other crates call returns its future in a box: it is compiled once, here, and not again in each crate that calls it.
-pub(crate) use async_recursion::async_recursion as boxed;
-
 pub mod access;
 pub mod answer;
 mod cors;

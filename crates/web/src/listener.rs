@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
@@ -23,7 +24,6 @@ use super::counted::{Counted, Numbers};
 use super::heads::{Counting, Heads};
 use super::tls::{self, Tls};
 use crate::access::{Peer, network};
-use crate::boxed;
 
 /// How long a connection may take to send the head of its first request.
 const FIRST_HEAD_TIMEOUT: Duration = Duration::from_secs(15);

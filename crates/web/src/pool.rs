@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use async_recursion::async_recursion as boxed;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::access::Caller;
-use crate::boxed;
 
 /// So many of something, for all identities together and for each.
 pub struct Pool {

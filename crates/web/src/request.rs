@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::Bytes;
@@ -16,7 +17,6 @@ use super::error::ApiError;
 use super::room::{Cost, MemoryPermit, Room, SMALL_BODY_BYTES};
 use super::rows::Listed;
 use crate::access::Caller;
-use crate::boxed;
 use crate::v1_error::V1Error;
 
 /// Largest body of a request with one document, in bytes: the document, and room for whitespace.

@@ -6,8 +6,9 @@
 
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
+
 use crate::access::Caller;
-use crate::boxed;
 use crate::pool::{Pool, PoolPermit};
 use crate::v1_error::V1Error;
 

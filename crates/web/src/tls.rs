@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -17,8 +18,6 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use turnwise_config::TlsFiles;
 use turnwise_config::small_file::{check_secret, read};
-
-use crate::boxed;
 
 /// The time between two reads of the files.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Result, Store};
 
-use crate::boxed;
 use crate::event::Event;
 use crate::pass::{Pass, SkippedJobs};
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use async_recursion::async_recursion as boxed;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::eligibility::rate::{Rate, RateLimit};
@@ -14,7 +15,6 @@ use turnwise_queue::{Keyspace, Result, claims, concurrency, jobs};
 use turnwise_store::{Store, Transaction};
 
 use crate::QueueRules;
-use crate::boxed;
 use crate::filters::FilterCache;
 use crate::locks::{self, Startable};
 

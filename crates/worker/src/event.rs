@@ -4,10 +4,9 @@ use std::future::{pending, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use sync_wrapper::SyncWrapper;
 use turnwise_store::{Runtime, Watch};
-
-use crate::boxed;
 
 /// An event that happens once. By default it never happens.
 #[derive(Default)]

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +14,6 @@ use turnwise_queue::selection::{TestedOptions, searching};
 use turnwise_queue::{Error, Job, Keyspace, Result, concurrency, filters, jobs, webhooks};
 use turnwise_store::{Error as StoreError, Isolation, Store, Transaction, Watch};
 
-use crate::boxed;
 use crate::service::{keep_up, until_stopped};
 use crate::sync::lock;
 

@@ -31,9 +31,6 @@
 //! `examples/embedded.rs` is the complete program. A job type needs its own [`JobHandler`] only if it writes rows in
 //! the transaction that ends a job.
 
-/// What other crates call returns its future in a box: it is compiled once, here, and not again in each crate that calls it.
-pub(crate) use async_recursion::async_recursion as boxed;
-
 mod accounts;
 mod claimer;
 mod counts;

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::events::{self, Ordered, Recording};
@@ -12,7 +13,6 @@ use turnwise_queue::{Error, Keyspace, Result};
 use turnwise_store::{Error as StoreError, Isolation, Store};
 
 use crate::Live;
-use crate::boxed;
 use crate::service::until_stopped;
 use crate::times::{ERROR_PAUSE, duration_us};
 

@@ -4,6 +4,7 @@ use std::future::pending;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +14,6 @@ use turnwise_queue::deadlines::{Over, Timeouts};
 use turnwise_queue::{Claim, Error, Job, Keyspace, Terms};
 use turnwise_store::{Runtime, Store};
 
-use crate::boxed;
 use crate::first_poll::{FirstPoll, Handler, HandlerFuture, Panic, Polled};
 use crate::handler::Idle;
 use crate::locks::{JobLocks, LockWake, Slots, WaitState};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use futures::future::BoxFuture;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -10,7 +11,6 @@ use tracing::Instrument as _;
 use turnwise_queue::{Keyspace, Result, clock};
 use turnwise_store::{Runtime, Store};
 
-use crate::boxed;
 use crate::incarnation::{End, Incarnation};
 use crate::locks::LockWake;
 use crate::membership::{check_health_times, join, remove_predecessors};

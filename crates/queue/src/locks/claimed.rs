@@ -3,13 +3,13 @@
 
 use std::collections::HashSet;
 
+use async_recursion::async_recursion as boxed;
 use turnwise_policy::predictive_queue::locks::{Levels, Requests};
 use turnwise_store::{RangeRead, Transaction};
 
 use super::held::{Held, LockAt};
 use super::rows::{QueueRow, View, put_all, put_holder};
 use super::search::{Blocked, Rule, Search};
-use crate::boxed;
 use crate::job::Job;
 use crate::place::Place;
 use crate::rows::{encode, read_job, write_job};

@@ -1,5 +1,6 @@
 //! Listings of holders and queues of locks.
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use turnwise_policy::predictive_queue::locks::Mode;
 use turnwise_store::Transaction;
@@ -8,7 +9,6 @@ use turnwise_store::key::successor;
 use super::entry::{Entry, How};
 use super::held::Spot;
 use super::rows::{AllOf, HolderRow};
-use crate::boxed;
 use crate::error::corrupt;
 use crate::keyspace::{KeyRange, behind};
 use crate::reads;

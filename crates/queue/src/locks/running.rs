@@ -1,5 +1,6 @@
 //! Locks that a running job requests, waits for and releases, under its claim.
 
+use async_recursion::async_recursion as boxed;
 use turnwise_policy::predictive_queue::locks::{Levels, MAX_RESOURCES, Mode, Scope};
 use turnwise_store::{Isolation, RangeRead, Transaction};
 
@@ -7,7 +8,6 @@ use super::held::Waits;
 use super::held::{Held, LockAt, MAX_LOCKS_BYTES, Spot, allows, most_locks};
 use super::rows::{QueueRow, View, Waiter, capacity, put_all, put_holder, wake};
 use super::search::{Blocked, MAX_LOOKED_AT, Rule, Search};
-use crate::boxed;
 use crate::claims::held as held_job;
 use crate::job::Job;
 use crate::keyspace::KeyRange;

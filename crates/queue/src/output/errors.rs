@@ -2,12 +2,12 @@
 
 use std::fmt;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use turnwise_store::Transaction;
 
 use super::ERROR;
-use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::job::{MAX_REASON_BYTES, bounded_reason};
 use crate::{Job, Keyspace, Result, reads, reason_class};

@@ -10,6 +10,7 @@
 
 use std::borrow::Cow;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use lz4_flex::block::{compress_prepend_size, decompress, uncompressed_size};
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,6 @@ use turnwise_store::{Isolation, RangeRead, Transaction};
 
 use super::LOG;
 use super::errors::cut;
-use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::error::corrupt;
 use crate::keyspace::behind;

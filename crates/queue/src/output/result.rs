@@ -1,11 +1,11 @@
 //! The results of completed jobs.
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_store::Transaction;
 
 use super::{Kept, RESULT};
-use crate::boxed;
 use crate::error::corrupt;
 use crate::stored_result::StoredResult;
 use crate::{Job, Keyspace, MAX_INFO_BYTES, Result, read_pieces, write_pieces};

@@ -3,11 +3,11 @@
 //! The row is created and removed with the schedule, and a job that has ended only changes it. So a job that ends after its schedule was removed leaves
 //! nothing behind, and one of an earlier schedule of the same name changes nothing of the later one.
 
+use async_recursion::async_recursion as boxed;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use turnwise_store::{Isolation, Transaction};
 
-use crate::boxed;
 use crate::encoding::encode;
 use crate::error::Result;
 use crate::job::Job;

@@ -1,5 +1,6 @@
 //! Fires: the transactions that add the jobs of schedules.
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
@@ -11,7 +12,6 @@ use super::row::{FireRecord, Missed, Outcome, Overlap, Paused, PausedBy, Schedul
 use super::waiting::Waiting;
 use super::{ends, get, options, save};
 use crate::after::After;
-use crate::boxed;
 use crate::dependencies;
 use crate::error::{Error, Result};
 use crate::job::Job;

@@ -25,6 +25,7 @@ mod plan;
 mod row;
 mod waiting;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use serde_json::value::RawValue;
 use turnwise_calendar::When;
@@ -41,7 +42,6 @@ pub use row::{
 };
 pub use waiting::Waiting;
 
-use crate::boxed;
 use crate::encoding::{decode, encode};
 use crate::error::{Error, Result};
 use crate::jobs::PREFETCHED;

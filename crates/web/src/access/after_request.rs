@@ -1,12 +1,11 @@
 //! The identity of work that goes on after its request: bulk operations, webhooks.
 
+use async_recursion::async_recursion as boxed;
 use turnwise_identity::{Scopes, identities};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::Transaction;
 
 use super::{Caller, How, Identities};
-
-use crate::boxed;
 
 /// The identity with this name ([`Caller::owner`]), with what it may do now. `None` if it is gone, has expired, or was everyone on a
 /// store that has identities now. `scopes` are those that it had.

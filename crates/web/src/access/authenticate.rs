@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use async_recursion::async_recursion as boxed;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::middleware::Next;
@@ -24,7 +25,6 @@ use super::long_requests::LongRequest;
 use super::rights::Right;
 use super::{Budget, Caller, How, Identities, rights};
 use crate::Web;
-use crate::boxed;
 use crate::v1_error::V1Error;
 
 /// The name of the cookie, as in CouchDB.

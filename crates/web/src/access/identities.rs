@@ -8,6 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +19,6 @@ use turnwise_queue::Keyspace;
 use turnwise_store::{Error as StoreError, Isolation, Store, Watch};
 
 use super::Attempts;
-use crate::boxed;
 use crate::v1_error::V1Error;
 
 /// Without a change, the versionstamp is read again after this time.

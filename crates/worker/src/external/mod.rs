@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use futures::future::BoxFuture;
 use serde_json::value::RawValue;
 use turnwise_queue::claims::{self, Answer, Report};
@@ -24,7 +25,6 @@ use turnwise_queue::{Claim, Error, Job, Keyspace, Mode, Result, RunKey, StatedTe
 use turnwise_store::Store;
 
 use crate::accounts::{Account, Accounts};
-use crate::boxed;
 use crate::deadlines::RunObservations;
 use crate::filters::FilterCache;
 use crate::line::Lines;

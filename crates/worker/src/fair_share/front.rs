@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use turnwise_policy::contention::Shard;
 use turnwise_policy::fair_share::virtual_time::{TenantTurn, apportion, first};
@@ -13,8 +14,6 @@ use turnwise_queue::tenants::Pending;
 use turnwise_store::Transaction;
 
 use super::FairShare;
-
-use crate::boxed;
 
 /// The maximum number of rounds of reads, each of which follows because queues were shorter than expected.
 const ROUNDS: usize = 4;

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use turnwise_policy::fair_share::{Fairness, rfc};
@@ -22,7 +23,6 @@ use turnwise_store::Transaction;
 
 use super::front::{Front, TenantQueue, ordered_by_key};
 use super::{FairShare, Inner, RunCharges, State};
-use crate::boxed;
 use crate::fairness::usage_of;
 
 /// The maximum number of a tenant's pending jobs that are counted.

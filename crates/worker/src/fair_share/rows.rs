@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_policy::fair_share::rfc;
 use turnwise_queue::usage::{self, Charged, RunTimes};
 use turnwise_queue::{Error, Result, tenants};
 
 use super::{FairShare, Inner, OwnCharges, State, TenantCharges};
-use crate::boxed;
 use crate::fairness::usage_of;
 use crate::sync::lock;
 

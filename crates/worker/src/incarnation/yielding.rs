@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use turnwise_policy::rotation::Moment;
 
 use super::preemption::PreemptionResult;
 use super::{Incarnation, Running};
-use crate::boxed;
 use crate::event::Event;
 use crate::times::duration_us;
 

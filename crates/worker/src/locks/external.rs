@@ -3,13 +3,13 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use async_recursion::async_recursion as boxed;
 use tokio_util::sync::CancellationToken;
 use turnwise_queue::locks::{self, Asked, LockAt, Spot};
 use turnwise_queue::{Result, RunKey};
 
 use super::request;
 use crate::External;
-use crate::boxed;
 
 impl External {
     /// Requests locks under a claim, and waits up to `wait` for them. Locks that the job holds are granted immediately,

@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use tokio::sync::{Mutex, Notify};
 use turnwise_queue::locks::{self, Asked, Blocked, LockAt, Spot};
@@ -20,7 +21,6 @@ use turnwise_queue::{Error, RunKey};
 use turnwise_store::Error as StoreError;
 
 use super::request;
-use crate::boxed;
 use crate::run::{ClaimedJob, Controls, Shared};
 use crate::sync::lock;
 use crate::times::ERROR_PAUSE;

@@ -6,13 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use async_recursion::async_recursion as boxed;
 use turnwise_policy::predictive_queue::locks::{Levels, Lock, Requests};
 use turnwise_policy::predictive_queue::summary::{Running, Summary};
 use turnwise_queue::locks::{self, How};
 use turnwise_queue::{Keyspace, Result};
 use turnwise_store::Transaction;
-
-use crate::boxed;
 
 /// The maximum number of claims with locks that a pass reads.
 const MAX_RUNNING: usize = 10_000;

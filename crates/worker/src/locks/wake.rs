@@ -3,13 +3,13 @@
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
+use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_queue::Keyspace;
 use turnwise_store::{Isolation, Result, Store};
 
-use crate::boxed;
 use crate::sync::lock;
 use crate::times::ERROR_PAUSE;
 

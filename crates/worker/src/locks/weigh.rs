@@ -1,5 +1,6 @@
 //! How many pending jobs locks let start, and what one pending job weighs.
 
+use async_recursion::async_recursion as boxed;
 use turnwise_policy::predictive_queue::contention::Predicted;
 use turnwise_policy::predictive_queue::line::line;
 use turnwise_policy::predictive_queue::locks::Requests;
@@ -9,7 +10,6 @@ use turnwise_store::{Store, Transaction};
 
 use super::QueueRules;
 use super::view::LocksView;
-use crate::boxed;
 use crate::pass;
 
 /// The maximum number of pending jobs that [`startable`] reads.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::Relaxed;
 
+use async_recursion::async_recursion as boxed;
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::concurrency::Limit;
 use turnwise_policy::eligibility::filters::Limits;
@@ -15,7 +16,6 @@ use turnwise_queue::{Claim, Job, Result, jobs, lifetimes, locks, tenants, types}
 
 use super::view::View;
 use super::{CLAIM_BATCH, Claimant, Context, Numbers};
-use crate::boxed;
 use crate::fair_share::{Front, SORT_BATCH};
 use crate::filters::{Admission, FilterSet};
 

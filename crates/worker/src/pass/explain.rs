@@ -1,5 +1,6 @@
 //! Explains why a job waits, by the decision about the head of its queue.
 
+use async_recursion::async_recursion as boxed;
 use turnwise_policy::schedule::{self, HoldReason};
 use turnwise_queue::tenants::Pending;
 use turnwise_queue::{Keyspace, Result};
@@ -8,7 +9,6 @@ use turnwise_store::{Store, Transaction};
 use super::CLAIM_BATCH;
 use super::view::{Source, View};
 use crate::QueueRules;
-use crate::boxed;
 use crate::fair_share::Front;
 
 /// The head of a job type's queue.
