@@ -154,13 +154,24 @@ export class Client {
    */
   async result<R = unknown>(type: string, id: string, options: { timeout?: number | undefined } & Cancellable = {}): Promise<R> {
     const job = await this.wait(type, id, options);
-    if (job.state === "failed" || job.state === "cancelled") throw new JobFailed(job);
+    if (job.state === "failed" || job.state === "cancelled") {
+      // The record of a wait leaves the errors out.
+      throw new JobFailed(await this.job(type, id, { signal: options.signal }).catch(() => job));
+    }
     if (job.state !== "completed") {
       throw new TurnwiseError("timeout", `${type}/${id} has not ended in time: it is ${job.state}`, "wait for longer");
     }
     if (job.result !== undefined) return job.result as R;
-    const { answer } = await this.http.knowing({ method: "GET", path: ["jobs", type, id, "result"], signal: options.signal });
-    return value(answer, this.server) as R;
+    try {
+      const { answer } = await this.http.knowing({ method: "GET", path: ["jobs", type, id, "result"], signal: options.signal });
+      return value(answer, this.server) as R;
+    } catch (error) {
+      // The server has no result of a job that has returned null: it answers as if there were no such job.
+      if (!(error instanceof TurnwiseError) || error.status !== 404) throw error;
+      const now = await this.job(type, id, { signal: options.signal });
+      if (now.state !== "completed") throw error;
+      return (now.result ?? null) as R;
+    }
   }
 
   /** The lines that the runs of a job have logged. With `follow`, also those to come, until the job has ended. */

@@ -17,7 +17,7 @@ const CHARS_PER_REQUEST = 4_000_000;
 const JOBS_PER_ANSWER = 200;
 /** How long the worker waits for its functions after it has told them to stop. */
 const STOP_PATIENCE_MS = 5_000;
-const LEAVE_PATIENCE_MS = 10_000;
+const LEAVE_PATIENCE_MS = 5_000;
 /** Entries of a batch of ends, by the list that they belong to. */
 const KINDS: readonly EndKind[] = ["finish", "fail", "snooze", "release"];
 
@@ -87,13 +87,16 @@ export class Session implements RunHost {
       this.#poll?.abort();
       this.#changed();
     };
-    const onNow = () => this.#changed();
+    const onNow = () => {
+      this.#gone.abort();
+      this.#changed();
+    };
     stopping.addEventListener("abort", onStop);
     now.addEventListener("abort", onNow);
     const pinging = this.#guarded(this.#ping());
     try {
       await this.#guarded(this.#accept());
-      if (!this.#expired && this.#failure === undefined) await this.#leave();
+      if (!this.gone.aborted && this.#failure === undefined) await this.#guarded(this.#leave());
     } finally {
       stopping.removeEventListener("abort", onStop);
       now.removeEventListener("abort", onNow);
@@ -140,10 +143,10 @@ export class Session implements RunHost {
       if (answer) await this.#take(answer.jobs);
     }
     // A job that was claimed as the request was cut would wait until the worker leaves: ask for it, and give it back.
-    if (this.#poll?.signal.aborted && !this.#expired && this.#failure === undefined) {
+    if (this.#poll?.signal.aborted && !this.gone.aborted && this.#failure === undefined) {
       const body = { received: this.#received, limit: 1, wait_ms: 0 };
-      const answer = await this.#call<Accepted>("accept", { body, retryFor: LEAVE_PATIENCE_MS });
-      for (const given of answer.jobs) this.#giveBack(given);
+      const answer = await this.#call<Accepted>("accept", { body, retryFor: 0 }).catch(unlessTemporary);
+      for (const given of answer?.jobs ?? []) this.#giveBack(given);
     }
   }
 
@@ -322,8 +325,9 @@ export class Session implements RunHost {
       for (const run of this.#runs.values()) run.stop("stopping");
       await this.#until(now.aborted ? 0 : performance.now() + STOP_PATIENCE_MS);
     }
-    if (this.#expired || now.aborted) return;
-    await this.#call("leave", { body: {}, retryFor: LEAVE_PATIENCE_MS });
+    if (this.gone.aborted) return;
+    const left = await this.#call("leave", { body: {}, retryFor: LEAVE_PATIENCE_MS }).catch(unlessTemporary);
+    if (!left) this.say("could not leave: the server removes this worker after the health timeout");
   }
 
   /** Waits until no function runs and all ends are recorded; at most until the deadline, or until the worker ends at once. */
@@ -378,6 +382,10 @@ function isRefusal(error: unknown): error is TurnwiseError {
 /** An error of the server, or the answer of another program: what the worker holds is worth more attempts. */
 function passes(error: TurnwiseError): boolean {
   return error.status >= 500 || error.error === "foreign_answer";
+}
+
+function unlessTemporary(error: unknown): undefined {
+  if (!(error instanceof TurnwiseError) || !error.temporary) throw error;
 }
 
 /** Ends, as one request has them. */

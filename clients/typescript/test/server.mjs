@@ -12,7 +12,7 @@ import { Worker } from "turnwise-client/worker";
 
 const CONFIG = "[workers]\nhealth_interval = 0.3\nhealth_timeout = 1.5\n";
 
-async function freePort() {
+export async function freePort() {
   const server = net.createServer().listen(0, "127.0.0.1");
   await new Promise((resolve) => server.once("listening", resolve));
   const { port } = server.address();
