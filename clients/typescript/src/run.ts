@@ -17,9 +17,9 @@ const TRACE_CHARS = 60_000;
 /** How long a request for a lock waits on the server. */
 const LOCK_WAIT_MS = 20_000;
 const ANSWER_TIMEOUT_MS = 10_000;
-/** The members of a report that has the values of steps. */
-const STEPS = "@steps";
-const PROGRESS = "@progress";
+/** The members of a report that has the values of steps, as in the client for Python. */
+const STEPS = "$steps";
+const PROGRESS = "report";
 
 /** How a run ended. */
 export type EndKind = "finish" | "fail" | "snooze" | "release";
@@ -68,10 +68,11 @@ export class Run {
     this.given = given;
     this.id = given.id;
     this.claim = given.claim;
-    const { info } = given;
-    if (typeof info === "object" && info !== null && STEPS in info) {
-      for (const [name, step] of Object.entries(info[STEPS] as object)) this.#steps.set(name, step);
-      this.#progress = (info as Record<string, unknown>)[PROGRESS];
+    const info = given.info as Record<string, unknown> | null | undefined;
+    const steps = info?.[STEPS];
+    if (typeof steps === "object" && steps !== null) {
+      for (const [name, step] of Object.entries(steps)) this.#steps.set(name, step);
+      this.#progress = info?.[PROGRESS];
     } else {
       this.#progress = info;
     }

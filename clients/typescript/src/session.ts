@@ -13,8 +13,9 @@ const ANSWER_TIMEOUT_MS = 10_000;
 /** The server takes 12 MB in one request. */
 const ENDS_PER_REQUEST = 200;
 const CHARS_PER_REQUEST = 4_000_000;
-/** The most jobs of one answer. */
+/** The most jobs of one answer, and of one that sends jobs again. */
 const JOBS_PER_ANSWER = 200;
+const JOBS_SENT_AGAIN = 10;
 /** How long the worker waits for its functions after it has told them to stop. */
 const STOP_PATIENCE_MS = 5_000;
 const LEAVE_PATIENCE_MS = 5_000;
@@ -48,8 +49,10 @@ export class Session implements RunHost {
   #busy = 0;
   #ends: End[] = [];
   #received = 0;
-  /** Ends the request that waits for jobs. */
-  #poll: AbortController | undefined;
+  /** Ends the request for jobs that is on its way. */
+  #asking: AbortController | undefined;
+  /** Whether it waits for jobs. */
+  #waiting = false;
   #sendingEnds: Promise<void> | undefined;
   #expired = false;
   #drained = false;
@@ -84,7 +87,7 @@ export class Session implements RunHost {
   async work(): Promise<SessionEnd> {
     const { stopping, now } = this.#options;
     const onStop = () => {
-      this.#poll?.abort();
+      this.#asking?.abort();
       this.#changed();
     };
     const onNow = () => {
@@ -118,7 +121,7 @@ export class Session implements RunHost {
       if (this.gone.aborted) return;
       if (error instanceof TurnwiseError && error.isExpired) return this.expired();
       this.#failure ??= error;
-      this.#poll?.abort();
+      this.#asking?.abort();
       this.#changed();
     }
   }
@@ -142,11 +145,17 @@ export class Session implements RunHost {
       const answer = await this.#ask(batch, Math.min(free, JOBS_PER_ANSWER));
       if (answer) await this.#take(answer.jobs);
     }
-    // A job that was claimed as the request was cut would wait until the worker leaves: ask for it, and give it back.
-    if (this.#poll?.signal.aborted && !this.gone.aborted && this.#failure === undefined) {
+    if (this.#asking?.signal.aborted) await this.#returnUnreceived();
+  }
+
+  /** Jobs that were claimed as a request was cut would wait until the worker leaves: asks for them, and gives them back. */
+  async #returnUnreceived(): Promise<void> {
+    for (let count = JOBS_SENT_AGAIN; count >= JOBS_SENT_AGAIN && !this.gone.aborted && this.#failure === undefined; ) {
       const body = { received: this.#received, limit: 1, wait_ms: 0 };
       const answer = await this.#call<Accepted>("accept", { body, retryFor: 0 }).catch(unlessTemporary);
-      for (const given of answer?.jobs ?? []) this.#giveBack(given);
+      const jobs = answer?.jobs ?? [];
+      for (const given of jobs) this.#giveBack(given);
+      count = jobs.length;
     }
   }
 
@@ -155,31 +164,29 @@ export class Session implements RunHost {
     const received = this.#received;
     const ends = batch.length > 0 ? `,"ends":${entries(batch)}` : "";
     const bodyFor = (wait: number) => `{"received":${received},"limit":${limit},"wait_ms":${wait}${ends}}`;
-    if (batch.length > 0) {
-      try {
-        const answer = await this.#call<Accepted>("accept", { bodyFor, retryFor: Infinity });
-        this.#recorded(batch, answer.ended ?? []);
-        return this.#follow(answer);
-      } catch (error) {
-        if (!isRefusal(error)) throw error;
-        // One of the ends is at fault: each gets a request of its own.
-        for (const end of batch) await this.#sendAlone([end]);
-        return undefined;
-      }
-    }
-    const poll = new AbortController();
-    this.#poll = poll;
-    const stop = () => poll.abort();
+    const asking = new AbortController();
+    const stop = () => asking.abort();
+    this.#asking = asking;
+    this.#waiting = batch.length === 0;
     this.gone.addEventListener("abort", stop, { once: true });
     try {
-      const more = { bodyFor, wait: ACCEPT_WAIT_MS, retryFor: Infinity, signal: poll.signal };
+      const more = { bodyFor, wait: this.#waiting ? ACCEPT_WAIT_MS : 0, retryFor: Infinity, signal: asking.signal };
       const answer = await this.#call<Accepted>("accept", more);
-      this.#poll = undefined;
+      this.#asking = undefined;
+      this.#recorded(batch, answer.ended ?? []);
       return this.#follow(answer);
     } catch (error) {
-      if (poll.signal.aborted) return undefined;
-      throw error;
+      if (asking.signal.aborted) {
+        // The worker stops. It is unknown whether the ends were recorded: they are sent again.
+        this.#ends.unshift(...batch);
+        return undefined;
+      }
+      if (batch.length === 0 || !isRefusal(error)) throw error;
+      // One of the ends is at fault: each gets a request of its own.
+      for (const end of batch) await this.#sendAlone([end]);
+      return undefined;
     } finally {
+      this.#waiting = false;
       this.gone.removeEventListener("abort", stop);
     }
   }
@@ -188,7 +195,7 @@ export class Session implements RunHost {
   #follow<T extends { mode?: string | undefined }>(answer: T): T {
     if (answer.mode === "drain" && !this.#drained) {
       this.#drained = true;
-      this.#poll?.abort();
+      this.#asking?.abort();
       this.#changed();
     }
     return answer;
@@ -232,7 +239,7 @@ export class Session implements RunHost {
     else this.#ends.push(end);
     this.#changed();
     // While a request waits for jobs, or none is sent any more, ends do not wait for the next one.
-    if (this.#ends.length > 0 && (this.#poll !== undefined || this.#over)) this.#sendEnds();
+    if (this.#ends.length > 0 && (this.#waiting || this.#over)) this.#sendEnds();
   }
 
   /** As many ends as fit into one request. */

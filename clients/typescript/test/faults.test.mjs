@@ -284,6 +284,44 @@ test("a worker stops while the server is gone", async () => {
   assert.match(lines.join("\n"), /could not leave[^]*stopped/);
 });
 
+test("a stop in the middle of a request with ends loses neither the ends nor the jobs that it has claimed", async () => {
+  const app = newApp();
+  let runs = 0;
+  const task = app.task({ name: "n", max_attempts: 5, backoff: 0.01 }, () => (runs += 1));
+  const proxy = await newProxy();
+  await task.addMany(Array(50).fill({}));
+  let hung = 0;
+  proxy.fault = (request) => (request.body.includes('"ends"') && ++hung ? "hang-answer" : undefined);
+  const worker = new Worker(app, { client: new Client({ server: proxy.url }), slots: 20, grace: 5, say: () => {} });
+  const running = worker.run();
+  await until(() => hung > 0);
+  await sleep(200);
+  worker.stop();
+  await running;
+  const jobs = await collect(client.jobs({ type: app.type }));
+  assert.equal(runs, 20);
+  assert.deepEqual(jobs.map((job) => job.state).sort(), [...Array(20).fill("completed"), ...Array(30).fill("pending")]);
+  for (const job of jobs) assert.deepEqual([job.attempts, steps(job, "completed")], job.state === "completed" ? [1, 1] : [0, 0]);
+  // 20 were claimed by the request whose answer hangs, and were given back.
+  assert.ok(jobs.filter((job) => job.state === "pending" && steps(job, "started") === 1).length >= 20);
+});
+
+test("a stop ends a worker after its grace while its ends have no answer", async () => {
+  const app = newApp();
+  const task = app.task({ name: "n" }, () => 1);
+  const proxy = await newProxy();
+  await task.add({});
+  let dropped = 0;
+  proxy.fault = (request) => (request.body.includes('"finish"') && ++dropped ? "drop" : undefined);
+  const worker = new Worker(app, { client: new Client({ server: proxy.url }), slots: 1, grace: 0.5, say: () => {} });
+  const running = worker.run();
+  await until(() => dropped > 0);
+  const began = performance.now();
+  worker.stop();
+  await running;
+  assert.ok(performance.now() - began < 3000);
+});
+
 test("a second stop ends a worker at once, also while the server is gone", async () => {
   const own = await TestServer.start();
   const app = new App({ type: "gone", client: own.client() });

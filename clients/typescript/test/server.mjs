@@ -36,6 +36,8 @@ export class TestServer {
     const store = `embedded:${join(this.folder, "data")}`;
     const args = ["serve", "--listen", `127.0.0.1:${this.port}`, "--store", store, "--config", join(this.folder, "config.ini"), "--log", "warn"];
     this.process = spawn(process.env.TURNWISE_BIN, args, { stdio: ["ignore", "ignore", "pipe"] });
+    const started = this.process;
+    process.once("exit", () => started.kill("SIGKILL"));
     this.log = "";
     this.process.stderr.on("data", (data) => (this.log += data));
     this.ended = new Promise((resolve) => this.process.once("exit", resolve));
@@ -63,7 +65,7 @@ export class TestServer {
   }
 }
 
-/** Passes requests on. `fault` sees each request, and may return `drop-answer`, `drop`, or an answer `{ status, body }`. */
+/** Passes requests on. `fault` sees each request, and may return `drop-answer`, `hang-answer`, `drop`, or an answer `{ status, body }`. */
 export class Proxy {
   static async start(port) {
     const proxy = new Proxy();
@@ -91,6 +93,7 @@ export class Proxy {
     }
     const passed = http.request({ host: "127.0.0.1", port, method: request.method, path: request.url, headers: request.headers, agent: false }, (answer) => {
       const pieces = [];
+      if (fault === "hang-answer") return answer.resume();
       if (fault === "drop-answer") {
         answer.on("data", (piece) => pieces.push(piece));
         answer.on("end", () => {
