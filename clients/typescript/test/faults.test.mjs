@@ -110,6 +110,37 @@ test("a job whose delivery is lost is delivered again, and runs once", async () 
   });
 });
 
+test("a worker with a free slot waits for jobs, and does not ask again and again", async () => {
+  const app = newApp();
+  const task = app.task({ name: "n" }, () => sleep(1500));
+  const proxy = await newProxy();
+  await working(app, { client: new Client({ server: proxy.url }), slots: 4 }, async () => {
+    const handles = await task.addMany([{}, {}]);
+    for (const handle of handles) assert.equal((await handle.wait({ timeout: 10 })).state, "completed");
+  });
+  const accepts = proxy.requests.filter((request) => request.path.endsWith("/accept"));
+  assert.ok(accepts.length <= 8, `${accepts.length} requests for jobs`);
+});
+
+test("workers that are killed at any moment lose no job, and none ends twice", async () => {
+  const type = newType();
+  const kills = Number(process.env.TEST_KILLS ?? 8);
+  const jobs = Array.from({ length: kills * 40 }, () => ({ type, task: "short", options: { ms: 20 }, max_attempts: 0, backoff: { fixed_ms: 10 } }));
+  const handles = await client.addMany(jobs);
+  for (let n = 0; n < kills; n += 1) {
+    const worker = command(type, `worker${n}`, { args: ["--slots", "4"] });
+    await worker.ready();
+    await sleep(Math.random() * 200);
+    worker.process.kill("SIGKILL");
+    await worker.ended;
+  }
+  command(type, "last", { args: ["--slots", "40"] });
+  for (const handle of handles) assert.equal((await handle.wait({ timeout: 60 })).state, "completed");
+  const ended = await collect(client.jobs({ type }));
+  assert.equal(ended.length, jobs.length);
+  for (const job of ended) assert.deepEqual([job.state, steps(job, "completed")], ["completed", 1]);
+});
+
 test("a refused batch of ends is sent one by one, and answers of gateways cost nothing", async () => {
   const app = newApp();
   const task = app.task({ name: "n" }, ({ n }) => n);
