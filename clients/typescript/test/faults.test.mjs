@@ -315,26 +315,55 @@ test("a worker stops while the server is gone", async () => {
   assert.match(lines.join("\n"), /could not leave[^]*stopped/);
 });
 
-test("a stop in the middle of a request with ends loses neither the ends nor the jobs that it has claimed", async () => {
+for (const fault of ["hang", "hang-answer"]) {
+  test(`a stop in the middle of a request with ends loses neither the ends nor the jobs that it has claimed (${fault})`, async () => {
+    const app = newApp();
+    let runs = 0;
+    const task = app.task({ name: "n", max_attempts: 5, backoff: 0.01 }, () => (runs += 1));
+    const long = app.task({ name: "long", priority: -1 }, () => sleep(2000));
+    const proxy = await newProxy();
+    const lasting = await long.add({});
+    await task.addMany(Array(50).fill({}));
+    let hung = 0;
+    proxy.fault = (request) => (request.body.includes('"ends"') && ++hung ? fault : undefined);
+    const worker = new Worker(app, { client: new Client({ server: proxy.url }), slots: 21, grace: 5, say: () => {} });
+    const running = worker.run();
+    await until(() => hung > 0);
+    await sleep(200);
+    worker.stop();
+    const expected = [...Array(20).fill("completed"), ...Array(30).fill("pending")];
+    const states = async () => (await collect(client.jobs({ type: app.type }))).filter((job) => job.task === "n").map((job) => job.state);
+    // Also while another job still runs.
+    await until(async () => (await states()).sort().join() === expected.join(), 1);
+    assert.equal((await lasting.status()).state, "running");
+    await running;
+    const jobs = (await collect(client.jobs({ type: app.type }))).filter((job) => job.task === "n");
+    assert.equal(runs, 20);
+    assert.deepEqual(jobs.map((job) => job.state).sort(), expected);
+    for (const job of jobs) assert.deepEqual([job.attempts, steps(job, "completed")], job.state === "completed" ? [1, 1] : [0, 0]);
+    // Those that the request has claimed, if it has arrived, were given back.
+    const givenBack = jobs.filter((job) => job.state === "pending" && steps(job, "started") === 1).length;
+    assert.ok(fault === "hang" ? givenBack <= 1 : givenBack >= 20, String(givenBack));
+    assert.equal((await lasting.status()).state, "completed");
+  });
+}
+
+test("the values of steps that run together are all remembered, also if one report is late", async () => {
   const app = newApp();
-  let runs = 0;
-  const task = app.task({ name: "n", max_attempts: 5, backoff: 0.01 }, () => (runs += 1));
+  const ran = [];
+  const task = app.task({ name: "steps", max_attempts: 3, backoff: 0.01 }, async (_, context) => {
+    await Promise.all(["a", "b", "c"].map((name) => context.step(name, () => ran.push(name))));
+    if (context.attempt === 1) throw new Error("again");
+    return "done";
+  });
   const proxy = await newProxy();
-  await task.addMany(Array(50).fill({}));
-  let hung = 0;
-  proxy.fault = (request) => (request.body.includes('"ends"') && ++hung ? "hang-answer" : undefined);
-  const worker = new Worker(app, { client: new Client({ server: proxy.url }), slots: 20, grace: 5, say: () => {} });
-  const running = worker.run();
-  await until(() => hung > 0);
-  await sleep(200);
-  worker.stop();
-  await running;
-  const jobs = await collect(client.jobs({ type: app.type }));
-  assert.equal(runs, 20);
-  assert.deepEqual(jobs.map((job) => job.state).sort(), [...Array(20).fill("completed"), ...Array(30).fill("pending")]);
-  for (const job of jobs) assert.deepEqual([job.attempts, steps(job, "completed")], job.state === "completed" ? [1, 1] : [0, 0]);
-  // 20 were claimed by the request whose answer hangs, and were given back.
-  assert.ok(jobs.filter((job) => job.state === "pending" && steps(job, "started") === 1).length >= 20);
+  let updates = 0;
+  proxy.fault = (request) => (request.path.endsWith("/update") && updates++ === 0 ? 300 : undefined);
+  await working(app, { client: new Client({ server: proxy.url }) }, async () => {
+    assert.equal(await (await task.add({})).result({ timeout: 10 }), "done");
+  });
+  assert.deepEqual(ran, ["a", "b", "c"]);
+  assert.ok(updates >= 3);
 });
 
 test("a stop ends a worker after its grace while its ends have no answer", async () => {

@@ -65,7 +65,10 @@ export class TestServer {
   }
 }
 
-/** Passes requests on. `fault` sees each request, and may return `drop-answer`, `hang-answer`, `drop`, or an answer `{ status, body }`. */
+/**
+ * Passes requests on. `fault` sees each request, and may return `drop-answer`, `hang-answer`, `drop`, `hang`, a number of ms that the
+ * request is late, or an answer `{ status, body }`.
+ */
 export class Proxy {
   static async start(port) {
     const proxy = new Proxy();
@@ -87,10 +90,15 @@ export class Proxy {
     this.requests.push(seen);
     const fault = this.fault(seen);
     if (fault === "drop") return request.socket.destroy();
-    if (typeof fault === "object") {
+    if (fault === "hang") return;
+    if (typeof fault === "number") setTimeout(() => this.send(request, body, response, port, seen), fault);
+    else if (typeof fault === "object") {
       response.writeHead(fault.status, { "content-type": "application/json" });
-      return response.end(fault.body);
-    }
+      response.end(fault.body);
+    } else this.send(request, body, response, port, seen, fault);
+  }
+
+  send(request, body, response, port, seen, fault) {
     const passed = http.request({ host: "127.0.0.1", port, method: request.method, path: request.url, headers: request.headers, agent: false }, (answer) => {
       const pieces = [];
       if (fault === "hang-answer") return answer.resume();
