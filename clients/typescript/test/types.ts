@@ -1,0 +1,50 @@
+// Tests of types: `tsc` fails if a line below `@ts-expect-error` has no error.
+import { App, type Handle, type StandardSchema } from "turnwise-client";
+
+type Equal<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
+const is = <T extends true>(): T | undefined => undefined;
+
+const app = new App({ type: "types" });
+
+// The types of a task follow from its function.
+const sum = app.task({ name: "sum", max_attempts: 3 }, async (input: { numbers: number[] }, context) => {
+  is<Equal<typeof context.attempt, number>>();
+  return { sum: input.numbers.length };
+});
+const added = sum.add({ numbers: [1] });
+is<Equal<typeof added, Promise<Handle<{ sum: number }>>>>();
+// @ts-expect-error: a wrong member
+void sum.add({ numbers: ["1"] });
+// @ts-expect-error: a missing member
+void sum.add({});
+// @ts-expect-error: a member that is not there
+void sum.add({ numbers: [1], other: 2 });
+// @ts-expect-error: a wrong member among many
+void sum.addMany([{ numbers: [1] }, { numbers: 2 }]);
+// @ts-expect-error: a wrong option of an add
+void sum.add({ numbers: [1] }, { priority: "high" });
+// @ts-expect-error: a result has no such member
+void sum.add({ numbers: [1] }).then((handle) => handle.result()).then((result) => result.total);
+// @ts-expect-error: a wrong option of a task
+app.task({ name: "x", max_attempts: "3" }, () => {});
+// @ts-expect-error: a misspelt option of a task
+app.task({ name: "x", maxAttempts: 3 }, () => {});
+
+// And from its schemas, also where they transform.
+declare const mail: StandardSchema<{ to: string; copies?: number }, { to: string; copies: number }>;
+declare const sent: StandardSchema<{ id: string }, { id: string }>;
+const send = app.task({ name: "send", input: mail, output: sent, unique: (input) => ({ mode: "until_end", key: input.to }) }, (input) => {
+  is<Equal<typeof input, { to: string; copies: number }>>();
+  return { id: "1" };
+});
+void send.add({ to: "a" });
+// @ts-expect-error: not what the schema takes
+void send.add({ to: 7 });
+const result = send.add({ to: "a" }).then((handle) => handle.result());
+is<Equal<typeof result, Promise<{ id: string }>>>();
+// @ts-expect-error: the function does not return what `output` states
+app.task({ name: "wrong", input: mail, output: sent }, () => ({ id: 1 }));
+const plain = app.task({ name: "plain", input: mail }, (input) => input.copies);
+is<Equal<ReturnType<typeof plain.add>, Promise<Handle<number>>>>();
+const nothing = app.task({ name: "nothing" }, () => "x");
+void nothing.add(undefined);
