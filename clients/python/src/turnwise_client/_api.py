@@ -128,11 +128,17 @@ def wait(core: Core, job_type: str, id: str, timeout: float | None) -> Steps[Job
         asked = time.monotonic()
         request = Request("GET", path("jobs", job_type, id, "wait"), wait=wait, wait_parameter="timeout_ms")
         answer = yield from core.read(request)
-        job: Job = answer["job"]
+        ended: Job = answer["job"]
         if answer["finished"]:
-            return job
+            if ended["state"] == "failed":
+                # The answer has no errors. The record may be gone by now.
+                try:
+                    return (yield from job(core, job_type, id))
+                except NotFound:
+                    pass
+            return ended
         if timeout is not None and time.monotonic() - started >= timeout:
-            raise NotEnded(job, timeout)
+            raise NotEnded(ended, timeout)
         yield Pause(max(0.0, min(SHORTEST_WAIT_S, wait) - (time.monotonic() - asked)))
 
 
@@ -191,7 +197,7 @@ def put_group(core: Core, group: Mapping[str, Any]) -> Steps[Group]:
     for name in ("on_complete", "on_success", "on_first_failure"):
         if name in body:
             body[name] = group_job(body[name])
-    answer: Schedule = yield from core.read(Request("POST", path("groups"), body=encode(body)))
+    answer: Group = yield from core.read(Request("POST", path("groups"), body=encode(body)))
     return answer
 
 

@@ -82,8 +82,16 @@ class App:
 
     def connect(self, url: str | None = None, token: str | None = None) -> None:
         """States the server, in place of what was stated before."""
+        self.close()
         with self._lock:
-            self._url, self._token, self._client, self._async_client = url, token, None, None
+            self._url, self._token, self._async_client = url, token, None
+
+    def close(self) -> None:
+        """Closes the connections of `client`. Those of `async_client` are closed by its own `close`, on its loop."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
 
     def task(self, **stated: Unpack[TaskOptions]) -> Decorator:
         """Makes a function a task: its arguments are the options of a job, its value is the result. A first argument that is annotated
@@ -147,7 +155,7 @@ class Task(Generic[P, R]):
         stated: dict[str, Any] = {"task": self.name}
         for name in ("rate", "priority", "tags", "tenant"):
             if name in self.stated:
-                stated[name] = self.stated[name]  # type: ignore[literal-required]
+                stated[name] = self.stated[name]
         for name in ("unique", "locks"):
             value = self.stated.get(name)
             if value is not None:

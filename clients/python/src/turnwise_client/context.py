@@ -25,7 +25,7 @@ MAX_LINES = 500
 MAX_LINE_CHARS = 8000
 # Where the last report keeps the values of steps.
 STEPS = "$steps"
-LOCK_WAIT_S = 20.0
+LOCK_WAIT_S = 5.0
 StopKind = Literal["cancel", "deadline", "stop", "lost"]
 
 current: contextvars.ContextVar[_Context | None] = contextvars.ContextVar("turnwise_context", default=None)
