@@ -273,7 +273,7 @@ class Gateway:
     """A proxy that loses answers: it forwards each request, and closes the connection in place of the first answers."""
 
     def __init__(self, port: int, lose: int) -> None:
-        self.port, self.lose, self.requests = port, lose, 0
+        self.port, self.lose, self.answers = port, lose, 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         threading.Thread(target=self.accept, daemon=True).start()
@@ -287,22 +287,38 @@ class Gateway:
             threading.Thread(target=self.forward, args=(near,), daemon=True).start()
 
     def forward(self, near: socket.socket) -> None:
-        with near, socket.create_connection(("127.0.0.1", self.port)) as far:
-            while request := near.recv(1 << 20):
-                self.requests += 1
-                far.sendall(request)
-                head = far.recv(1 << 20)
+        far = socket.create_connection(("127.0.0.1", self.port))
+
+        def send() -> None:
+            try:
+                while piece := near.recv(1 << 20):
+                    far.sendall(piece)
+            except OSError:
+                pass
+
+        threading.Thread(target=send, daemon=True).start()
+        try:
+            while piece := far.recv(1 << 20):
+                self.answers += 1
                 if self.lose > 0:
                     self.lose -= 1
-                    return
-                near.sendall(head)
+                    break
+                near.sendall(piece)
+        except OSError:
+            pass
+        for each in (near, far):
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            each.close()
 
 
 def test_an_add_whose_answer_is_lost_adds_the_job_once(server: Server, client: Client) -> None:
     gateway = Gateway(server.port, lose=2)
     with gateway.listener, Client(gateway.url) as through:
         added = through.add("elsewhere", {"n": 1})
-        assert added.added == "queued" and gateway.requests == 3
+        assert added.added == "queued" and gateway.answers == 3
         later = through.add("elsewhere", {"n": 2}, delay=60)
         assert later.added == "delayed"
         gateway.lose = 1
@@ -310,11 +326,11 @@ def test_an_add_whose_answer_is_lost_adds_the_job_once(server: Server, client: C
         gateway.lose = 1
         again = through.add("elsewhere", {"n": 1}, id=added.id)
         assert again.added == "exists"
-        gateway.lose, before = 1, gateway.requests
+        gateway.lose, before = 1, gateway.answers
         with pytest.raises(NoAnswer):
             # This could run the job twice.
             through.add("elsewhere", {}, id=added.id, if_exists="again")
-        assert gateway.requests == before + 1
+        assert gateway.answers == before + 1
     assert len(list(client.jobs(type="elsewhere"))) == 1
 
 
