@@ -120,11 +120,14 @@ class LogLine(_LogLine, total=False):
     fields: dict[str, Any]
 
 
-class Retried(TypedDict, total=False):
-    """The result of retrying a job."""
-
+class _Retried(TypedDict):
     retried: bool
     state: State
+
+
+class Retried(_Retried, total=False):
+    """The result of retrying a job."""
+
     dependents: int
     more: bool
     refused: int
