@@ -60,9 +60,12 @@ def test_a_worker_whose_loop_hangs_loses_its_jobs_to_another_one(server: Server)
     assert "no heartbeats" in server.worker_log(0)
 
 
-def test_a_loop_that_hangs_for_less_than_the_timeout_keeps_its_jobs(server: Server) -> None:
+def test_heartbeats_go_on_while_the_loop_hangs_for_a_while(make_server: Callable[..., Server]) -> None:
+    """The health timeout is 3 s. Heartbeats of the loop would stop at once, and the server would remove the worker after that time."""
+    server = make_server("[workers]\nhealth_interval = 0.5\nhealth_timeout = 3\n")
+    jobs.app.connect(server.url)
     worker = server.worker()
-    handle = jobs.block_once.add(1.5)
+    handle = jobs.block_once.add(4.2)
     assert int(handle.result(20)) == worker.pid
     assert len(starts(server, handle.id)) == 1
     assert "registering again" not in server.worker_log(0)
@@ -88,11 +91,34 @@ def test_the_jobs_of_a_killed_worker_run_elsewhere_and_end_once(server: Server) 
     assert int(handles[-1].job()["result"]) == second.pid
 
 
+def test_a_running_job_is_not_started_again_by_what_its_worker_receives_later(server: Server) -> None:
+    server.worker("--slots", "4")
+    long = jobs.sleep_async.add(2.0)
+    eventually(lambda: server.notes())
+    for n in range(5):
+        assert jobs.add.add(n).result(10) == n + 1
+    assert long.result(10) == "slept"
+    assert server.notes() == [f"start {long.id}", f"end {long.id}"]
+
+
+def test_a_worker_that_was_removed_stops_its_jobs_and_works_again(server: Server) -> None:
+    """All its slots are taken, so that it requests no jobs. It learns of its removal from heartbeats."""
+    first = server.worker("--slots", "1")
+    handle = jobs.sleep_async.using(on_lost="requeue").add(6)
+    eventually(lambda: server.notes())
+    first.send_signal(signal.SIGSTOP)
+    eventually(lambda: handle.status() == "pending", what="the server takes the job back")
+    first.send_signal(signal.SIGCONT)
+    eventually(lambda: f"cancelled {handle.id}" in server.notes(), what="the lost run stops")
+    assert handle.result(20) == "slept"
+    assert [note.split()[0] for note in server.notes()] == ["start", "cancelled", "start", "end"]
+
+
 def test_workers_that_are_killed_again_and_again_lose_nothing(server: Server) -> None:
     handles = jobs.pid.using(on_lost="requeue").add_many({"seconds": 0.05} for _ in range(300))
     for _ in range(5):
         worker = server.worker("--slots", "4")
-        eventually(lambda: f"registered as" in server.worker_log(len(server.processes) - 1))
+        eventually(lambda: "registered as" in server.worker_log(len(server.processes) - 1))
         time.sleep(0.5)
         worker.send_signal(signal.SIGKILL)
         worker.wait()
@@ -355,7 +381,7 @@ def test_a_worker_behind_a_gateway_that_loses_answers_ends_each_job_once(server:
         await jobs.app.async_client.close()
 
     with gateway.listener:
-        asyncio.run(run())
+        asyncio.run(asyncio.wait_for(run(), 60))
 
 
 def test_a_wait_that_a_gateway_cuts_makes_the_next_ones_shorter() -> None:
