@@ -26,10 +26,10 @@ def dump(value: Any) -> Any:
         return {key if isinstance(key, str) else str(dump(key)): dump(each) for key, each in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [dump(each) for each in value]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: dump(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if hasattr(value, "model_dump") and hasattr(type(value), "model_validate"):
         return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: dump(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if hasattr(type(value), "__struct_fields__"):
         return sys.modules["msgspec"].to_builtins(value)
     if isinstance(value, _TEXTS):
@@ -61,14 +61,17 @@ def load(annotation: Any, value: Any) -> Any:
         return {load(arguments[0], key): load(arguments[1], each) for key, each in value.items()}
     if not isinstance(annotation, type):
         return value
+    validate: Any = getattr(annotation, "model_validate", None)
+    if validate is not None:
+        return validate(value)
     if dataclasses.is_dataclass(annotation) and isinstance(value, dict):
         hints = typing.get_type_hints(annotation, include_extras=True)
         return annotation(**{name: load(hints.get(name), each) for name, each in value.items()})
-    if hasattr(annotation, "model_validate"):
-        return annotation.model_validate(value)
     if hasattr(annotation, "__struct_fields__"):
         return sys.modules["msgspec"].convert(value, annotation)
-    if issubclass(annotation, enum.Enum) or issubclass(annotation, uuid.UUID) and isinstance(value, str):
+    if issubclass(annotation, enum.Enum):
+        return annotation(value)
+    if issubclass(annotation, uuid.UUID) and isinstance(value, str):
         return annotation(value)
     if annotation in _TEXTS and isinstance(value, str):
         text = value[:-1] + "+00:00" if value.endswith("Z") else value
@@ -79,7 +82,7 @@ def load(annotation: Any, value: Any) -> Any:
 class Signature:
     """The arguments of a task's function, without the context."""
 
-    def __init__(self, function: Callable[..., Any], context_types: tuple[type, ...]) -> None:
+    def __init__(self, function: Callable[..., Any], context_type: type, other_type: type) -> None:
         self.signature = inspect.signature(function)
         try:
             hints = typing.get_type_hints(function, include_extras=True)
@@ -88,11 +91,9 @@ class Signature:
             hints = {}
         parameters = list(self.signature.parameters.values())
         first = parameters[0] if parameters else None
-        self.takes_context = first is not None and (
-            hints.get(first.name) in context_types
-            or isinstance(first.annotation, str)
-            and first.annotation.split(".")[-1] in {each.__name__ for each in context_types}
-        )
+        self.takes_context = first is not None and _is(first, hints, context_type)
+        if first is not None and _is(first, hints, other_type):
+            raise TypeError(f"{function.__qualname__}: coroutine functions take an `AsyncContext`, others a `Context`")
         if self.takes_context:
             parameters = parameters[1:]
         if any(each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL) for each in parameters):
@@ -122,3 +123,9 @@ class Signature:
 
     def result(self, value: Any) -> Any:
         return load(self.hints.get("return"), value)
+
+
+def _is(parameter: inspect.Parameter, hints: dict[str, Any], kind: type) -> bool:
+    """Whether a parameter is annotated as this class. The annotation may be a text whose name is known to type checkers only."""
+    annotation = parameter.annotation
+    return hints.get(parameter.name) is kind or isinstance(annotation, str) and annotation.split(".")[-1] == kind.__name__

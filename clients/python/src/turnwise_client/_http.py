@@ -180,10 +180,12 @@ class Core:
             asked = time.monotonic()
             outcome = yield Attempt(request, self.servers[at], wait, timeout)
             took = time.monotonic() - asked
-            error = outcome if isinstance(outcome, errors.TurnwiseError) else refusal(self.servers[at], outcome)
+            failed = isinstance(outcome, errors.TurnwiseError)
+            error: errors.TurnwiseError | None = outcome if failed else refusal(self.servers[at], outcome)
             self.learn(wait, took, error)
             if error is None:
-                return outcome, worked
+                answer: Answer = outcome
+                return answer, worked
             if error.may_pass or error.error == "internal_server_error":
                 self.leave(at)
             pause = 0.0 if is_cut(wait, took, error) else self.pause(attempts)

@@ -134,7 +134,8 @@ class Task(Generic[P, R]):
         self.stated = stated
         self.name: str = stated.get("name", getattr(function, "__name__", ""))
         self.is_async = inspect.iscoroutinefunction(function)
-        self.signature = Signature(function, (AsyncContext if self.is_async else Context,))
+        kinds = (AsyncContext, Context) if self.is_async else (Context, AsyncContext)
+        self.signature = Signature(function, *kinds)
         self._using: JobOptions = using or {}
         self.__doc__ = function.__doc__
 
@@ -152,12 +153,13 @@ class Task(Generic[P, R]):
     def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, Any, JobOptions]:
         options = self.signature.options(args, kwargs)
         # Terms are stated by workers; this is what belongs to each job.
+        of_task: dict[str, Any] = dict(self.stated)
         stated: dict[str, Any] = {"task": self.name}
         for name in ("rate", "priority", "tags", "tenant"):
-            if name in self.stated:
-                stated[name] = self.stated[name]
+            if name in of_task:
+                stated[name] = of_task[name]
         for name in ("unique", "locks"):
-            value = self.stated.get(name)
+            value = of_task.get(name)
             if value is not None:
                 stated[name] = value(*args, **kwargs) if callable(value) else value
         job_options: JobOptions = {**stated, **self._using}  # type: ignore[typeddict-item]
