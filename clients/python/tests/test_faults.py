@@ -17,7 +17,7 @@ from conftest import Server, eventually
 
 import jobs
 from turnwise_client import AsyncClient, Client, NoAnswer, Refused, TurnwiseError, Worker
-from turnwise_client._http import Core
+from turnwise_client._http import Answer, Attempt, Core, Pause, Request
 
 
 @pytest.fixture(autouse=True)
@@ -394,6 +394,22 @@ def test_a_wait_that_a_gateway_cuts_makes_the_next_ones_shorter() -> None:
     for _ in range(16):
         core.learn(7.5, 7.5, None)
     assert core.longest_wait == 15
+
+
+def test_a_worker_goes_on_after_internal_errors_and_a_client_shows_them() -> None:
+    body = b'{"error":"internal_server_error","reason":"a bug","hint":"see the log"}'
+    failed = Answer(500, "application/json", body)
+    request = Request("POST", "/v1/x", body=b"{}")
+    worker = Core("http://host", None, float("inf")).call(request)
+    assert isinstance(next(worker), Attempt) and isinstance(worker.send(failed), Pause)
+    assert isinstance(worker.send(None), Attempt)
+    with pytest.raises(StopIteration) as done:
+        worker.send(Answer(200, "application/json", b"{}"))
+    assert done.value.value[0].status == 200
+    client = Core("http://host", None, 10).call(request)
+    next(client)
+    with pytest.raises(Refused, match="a bug"):
+        client.send(failed)
 
 
 def test_a_worker_inside_a_program_stops_when_it_is_asked(server: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from ._http import VERSION as __version__
 from ._spec import Exponential, JobOptions
 from .aio import AsyncClient, AsyncHandle
 from .app import App, Task, TaskOptions
+from .cli import work
 from .client import Client, Handle
 from .context import AsyncContext, Context, context
 from .errors import (
@@ -22,7 +23,7 @@ from .errors import (
     TurnwiseError,
     Unavailable,
 )
-from .worker import Worker, work
+from .worker import Worker
 
 __all__ = [
     "App",

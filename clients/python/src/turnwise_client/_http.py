@@ -192,7 +192,9 @@ class Core:
             attempts += pause > 0 or others
             spent += max(0.0, took - wait) + pause
             harmless = request.idempotent or not error.may_have_worked
-            if not error.may_pass or not harmless or (not others and spent > retry_for):
+            # A worker goes on after internal errors, too.
+            passes = error.may_pass or math.isinf(retry_for) and (error.status or 0) >= 500
+            if not passes or not harmless or (not others and spent > retry_for):
                 raise error
             worked |= error.may_have_worked
             yield Pause(pause)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib
 import logging
 import os
+import signal
 import sys
 
 from .app import App
 from .errors import TurnwiseError
-from .worker import Worker, work
+from .worker import Worker
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -55,3 +57,26 @@ def find(where: str) -> App:
     if len({id(app) for app in apps.values()}) != 1:
         raise ValueError(f"{module_name} has {len(apps)} apps; name one, as in `{module_name}:{next(iter(apps), 'app')}`")
     return next(iter(apps.values()))
+
+
+def work(workers: list[Worker]) -> None:
+    """Runs workers until SIGTERM or SIGINT asks them to stop; a second one ends the process at once. Only in the main thread."""
+    asked = False
+
+    def asked_to_stop(number: int, _: object) -> None:
+        nonlocal asked
+        if asked:
+            os._exit(128 + number)
+        asked = True
+        for worker in workers:
+            worker.stop()
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(worker.run() for worker in workers))
+
+    before = {number: signal.signal(number, asked_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        asyncio.run(all_of_them())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

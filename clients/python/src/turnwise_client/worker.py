@@ -10,7 +10,6 @@ import asyncio
 import logging
 import math
 import os
-import signal
 import socket
 import threading
 import time
@@ -18,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import _api
-from ._http import Core, Request, encode, path
+from ._http import RETRY_FOR_S, Core, Request, encode, path
 from ._logging import JobLogHandler
 from ._runs import End, Run, Threads
 from ._transport import AsyncTransport, Transport
@@ -70,6 +69,10 @@ class Worker:
         self.schedules = schedules
         self.core = Core(url or app._url, token if token is not None else app._token, math.inf)
         self.transport = AsyncTransport(self.core)
+        # Heartbeats, reports and functions have an end to repetitions.
+        own = Core([server.url for server in self.core.servers], self.core.token, RETRY_FOR_S)
+        own.servers = self.core.servers
+        self.sync, self.limited = Transport(own), AsyncTransport(own)
         self.threads = Threads()
         # Runs of lost claims whose functions still run in threads: they keep their slots.
         self.leftovers: set[Run] = set()
@@ -113,6 +116,10 @@ class Worker:
             if not self._main.done():
                 self._main.cancel()
             await self.transport.close()
+            await self.limited.close()
+            # Functions that still run may use the other connections, which end with the process.
+            if not self.leftovers:
+                self.sync.close()
 
     async def _work(self) -> None:
         if self.schedules and not self.stopping:
@@ -167,11 +174,7 @@ class _Session:
         self.wake = asyncio.Event()
         self.over = threading.Event()
         self.loop_seen = time.monotonic()
-        # Heartbeats and plain functions have connections of their own, and an end to repetitions.
-        own = Core([server.url for server in self.core.servers], self.core.token, 10.0)
-        own.servers = self.core.servers
-        self.sync = Transport(own)
-        self.limited = AsyncTransport(own)
+        self.sync, self.limited = worker.sync, worker.limited
 
     @property
     def closing(self) -> bool:
@@ -191,7 +194,7 @@ class _Session:
                 raise
         except Expired:
             self.expire()
-        except Refused as error:
+        except TurnwiseError as error:
             self.worker.failed = error
         finally:
             self.over.set()
@@ -202,8 +205,6 @@ class _Session:
             await asyncio.gather(*tasks, return_exceptions=True)
         if not self.expired:
             await self._leave()
-        await self.limited.close()
-        # Functions that still run may use the other connections; they end with the process.
         return self.draining and not self.expired
 
     # What the loop does with the server.
@@ -446,7 +447,8 @@ class _Session:
                 self.loop.call_soon_threadsafe(self.expire)
                 return
             except TurnwiseError as error:
-                log.warning("no heartbeat: %s", error)
+                if not self.over.is_set():
+                    log.warning("no heartbeat: %s", error)
             except RuntimeError:
                 # The loop is closed.
                 return
@@ -488,26 +490,3 @@ class _Session:
         else:
             if answer["answer"] == "cancel":
                 run.stop("cancel")
-
-
-def work(workers: list[Worker]) -> None:
-    """Runs workers until SIGTERM or SIGINT asks them to stop; a second one ends the process at once. Only in the main thread."""
-    asked = False
-
-    def asked_to_stop(number: int, _: object) -> None:
-        nonlocal asked
-        if asked:
-            os._exit(128 + number)
-        asked = True
-        for worker in workers:
-            worker.stop()
-
-    async def all_of_them() -> None:
-        await asyncio.gather(*(worker.run() for worker in workers))
-
-    before = {number: signal.signal(number, asked_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        asyncio.run(all_of_them())
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
