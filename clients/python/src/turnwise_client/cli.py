@@ -1,0 +1,82 @@
+"""The command `turnwise-worker`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import sys
+
+from .app import App
+from .errors import TurnwiseError
+from .worker import Worker
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="turnwise-worker", description="Run the tasks of an app.")
+    parser.add_argument("app", help="the module of the app: `myapp.jobs`, or `myapp.jobs:app` if it has several")
+    parser.add_argument("--slots", type=int, default=int(os.environ.get("TURNWISE_SLOTS", "8")), help="jobs at the same time (8)")
+    parser.add_argument("--grace", type=float, default=30.0, help="how long jobs may run on after SIGTERM, in s (30)")
+    parser.add_argument("--tasks", help="only these tasks, with commas between them")
+    parser.add_argument("--name", default=os.environ.get("TURNWISE_FLEET_WORKER"), help="a name for people")
+    parser.add_argument("--server", help="the server's URL (TURNWISE_SERVER). The token is in TURNWISE_TOKEN")
+    parser.add_argument("--log", default="INFO", help="the level of the log: DEBUG, INFO, WARNING or ERROR")
+    given = parser.parse_args(arguments)
+    level = getattr(logging, given.log.upper(), None)
+    if not isinstance(level, int):
+        parser.error(f"`{given.log}` is no level of the log")
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # It logs each request.
+    for name in ("httpx2", "httpcore2"):
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))
+    sys.path.insert(0, os.getcwd())
+    try:
+        tasks = given.tasks.split(",") if given.tasks else None
+        app = find(given.app)
+        worker = Worker(app, slots=given.slots, grace=given.grace, name=given.name, tasks=tasks, url=given.server)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        work([worker])
+    except TurnwiseError as error:
+        sys.exit(f"turnwise-worker: {error}")
+
+
+def find(where: str) -> App:
+    """The app of a module, by name if it has several."""
+    module_name, _, name = where.partition(":")
+    module = importlib.import_module(module_name)
+    apps = {name: value for name, value in vars(module).items() if isinstance(value, App)}
+    if name:
+        if name not in apps:
+            raise ValueError(f"{module_name} has no app {name}")
+        return apps[name]
+    if len({id(app) for app in apps.values()}) != 1:
+        raise ValueError(f"{module_name} has {len(apps)} apps; name one, as in `{module_name}:{next(iter(apps), 'app')}`")
+    return next(iter(apps.values()))
+
+
+def work(workers: list[Worker]) -> None:
+    """Runs workers until SIGTERM or SIGINT asks them to stop; a second one ends the process at once. Only in the main thread."""
+    asked = False
+
+    def asked_to_stop(number: int, _: object) -> None:
+        nonlocal asked
+        if asked:
+            os._exit(128 + number)
+        asked = True
+        for worker in workers:
+            worker.stop()
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(worker.run() for worker in workers))
+
+    before = {number: signal.signal(number, asked_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        asyncio.run(all_of_them())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
