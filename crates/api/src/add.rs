@@ -23,7 +23,7 @@ use super::app::App;
 use super::body::Json;
 use super::catalogue;
 use super::error::{Result, V1Error};
-use super::extract::{Call, Shown, TypePath};
+use super::extract::{Call, Frequent, TypePath};
 use super::groups::{self, Expanded};
 use super::responses::{BadBody, Common};
 use super::{builtin_types, inputs, quota, types, unique, view, whole};
@@ -47,13 +47,13 @@ pub(super) async fn add_job(
     Call { app, caller, path }: Call<TypePath>,
     headers: HeaderMap,
     Json(job): Json<AddJob>,
-) -> Result<(StatusCode, Shown<AddedJob>)> {
+) -> Result<(StatusCode, Frequent<AddedJob>)> {
     let added = one(&app, &caller, NewJob::new(path.job_type, job), traced::parent(&headers)).await?;
     let status = match added.added {
         Added::Queued | Added::Delayed | Added::Blocked | Added::Cancelled => StatusCode::CREATED,
         Added::Exists | Added::RunsAgain | Added::AlreadyWaiting | Added::Found => StatusCode::OK,
     };
-    Ok((status, Shown(added)))
+    Ok((status, Frequent(added)))
 }
 
 /// Adds a job, if the caller may.
@@ -91,7 +91,7 @@ pub(super) async fn add_jobs(
     Call { app, caller, .. }: Call,
     headers: HeaderMap,
     Json(AddJobs { jobs, groups, whole }): Json<AddJobs, MAX_BATCH_BODY_BYTES>,
-) -> Result<Shown<AddedJobs>> {
+) -> Result<Frequent<AddedJobs>> {
     if jobs.is_empty() || jobs.len() > MAX_ADDED {
         let reason = format!("jobs: has {} jobs; 1 to {MAX_ADDED} are allowed", jobs.len());
         return Err(V1Error::bad(reason, "split them into several requests"));
@@ -106,14 +106,14 @@ pub(super) async fn add_jobs(
     let Some(whole) = whole else {
         let place = |n: usize| format!("jobs[{}].", places[n].0);
         let together = Together { groups: &groups, places: &places, whole: None };
-        return Ok(Shown(AddedJobs { jobs: add(&app, &caller, jobs, together, sent, place).await? }));
+        return Ok(Frequent(AddedJobs { jobs: add(&app, &caller, jobs, together, sent, place).await? }));
     };
     let place = |n: usize| format!("jobs[{}].", whole.places[n]);
     let together = Together { groups: &groups, places: &places, whole: Some(&whole) };
     let added = add(&app, &caller, jobs, together, sent, place).await?;
     let mut jobs: Vec<_> = whole.places.iter().zip(added).collect();
     jobs.sort_by_key(|(n, _)| **n);
-    Ok(Shown(AddedJobs { jobs: jobs.into_iter().map(|(_, added)| added).collect() }))
+    Ok(Frequent(AddedJobs { jobs: jobs.into_iter().map(|(_, added)| added).collect() }))
 }
 
 /// Number of rows that adding one job writes, not counting large options.
@@ -388,7 +388,7 @@ async fn with_kept(app: &App, tx: &Transaction, ready: &Ready) -> Result<turnwis
         // A running job may already have been added again, with other locks.
         false => old.run().and_then(|run| run.next.locks.clone()).unwrap_or_else(|| old.locks.clone()),
     };
-    new.spec = stated(&ready.request, JobSpec { locks, trace: new.spec.trace, ..old.spec })?;
+    new.spec = stated(&ready.request, JobSpec { locks, trace: new.spec.trace, ..old.into_fields().spec })?;
     if ready.derives_locks {
         new.spec.locks = catalogue::derived(&new, &app.catalogue, &app.store.limits());
     }

@@ -14,7 +14,7 @@ use turnwise_protocol::{
 };
 use turnwise_queue::bulk::{self, Action, Created, Gate, NewOperation, Operation, Standing};
 use turnwise_queue::selection::{Position, Selection};
-use turnwise_queue::{Holder, Job, State as QueueState};
+use turnwise_queue::{Holder, Job, JobFields, State as QueueState};
 use turnwise_replicator::JOB_TYPE as REPLICATION;
 use turnwise_web::access::{Caller, Who, shown_owner};
 use utoipa::IntoParams;
@@ -434,7 +434,7 @@ pub async fn matching(
             }
             if counted.examples.len() < MAX_EXAMPLES {
                 let state = view::state(&job);
-                let Job { job_type, id, spec, .. } = job;
+                let JobFields { job_type, id, spec, .. } = job.into_fields();
                 counted.examples.push(ExampleJob { job_type, id, tenant: spec.tenant, state });
             }
         }

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use turnwise_protocol::{codes, names};
+use turnwise_protocol::{codes, json, names};
 use turnwise_web::access::Caller;
 use turnwise_web::answer;
 use utoipa::IntoParams;
@@ -258,5 +258,14 @@ pub(super) struct Shown<T>(pub T);
 impl<T: Serialize> IntoResponse for Shown<T> {
     fn into_response(self) -> Response {
         answer::ok(&self.0)
+    }
+}
+
+/// The same of a response of which there is one for each job.
+pub(super) struct Frequent<T>(pub T);
+
+impl<T: json::Frequent> IntoResponse for Frequent<T> {
+    fn into_response(self) -> Response {
+        answer::text(StatusCode::OK, self.0.to_json())
     }
 }

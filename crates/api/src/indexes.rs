@@ -152,8 +152,8 @@ fn index(job: Job, summary: Summary, info: Info) -> Index {
             ends_us: now.ends_us,
         }),
         error: job.reason().map(str::to_owned).or(info.error),
-        tenant: job.spec.tenant,
-        id: job.id,
+        tenant: job.tenant.clone(),
+        id: job.id.clone(),
     }
 }
 

@@ -114,7 +114,7 @@ async fn new_jobs(
             if adds {
                 let kept = old
                     .filter(|_| !states_tenant && *if_exists == IfExists::Again)
-                    .map(|old| old.spec.tenant);
+                    .map(|old| old.into_fields().spec.tenant);
                 let tenant = kept.unwrap_or_else(|| job.tenant.clone());
                 *new.entry((job.job_type.clone(), tenant)).or_default() += 1;
             }

@@ -246,9 +246,9 @@ pub async fn most_frequent(
         jobs: failure.jobs,
         latest_us: failure.latest_us,
         reason: failure.example.reason().map(str::to_owned),
-        task: failure.example.spec.task,
-        job_type: failure.example.job_type,
-        id: failure.example.id,
+        task: failure.example.task.clone(),
+        job_type: failure.example.job_type.clone(),
+        id: failure.example.id.clone(),
     };
     let complete = found.complete;
     Ok(Failures {

@@ -77,11 +77,16 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
         None => (None, None),
     };
     let ended = job.state().is_final();
+    let paused_by = job.paused_by().map(str::to_owned);
+    let limited = job.limited().map(limited);
+    let waits_for = (state == api::State::Blocked).then_some(job.unmet());
+    let cancel_requested = job.cancel_requested();
+    let job = job.into_fields();
     api::Job {
-        paused_by: job.paused_by().map(str::to_owned),
-        limited: job.limited().map(limited),
-        waits_for: (state == api::State::Blocked).then_some(job.unmet()),
-        cancel_requested: job.cancel_requested(),
+        paused_by,
+        limited,
+        waits_for,
+        cancel_requested,
         job_type: job.job_type,
         id: job.id,
         state,

@@ -24,7 +24,7 @@ use turnwise_worker::{ExternalEnd, Given, Registration, RunEnd, Wanted};
 use super::app::App;
 use super::body::{Json, NoBody};
 use super::error::{Result, V1Error};
-use super::extract::{Call, RunPath, Shown, TypePath, WorkerPath, check_stated};
+use super::extract::{Call, Frequent, RunPath, Shown, TypePath, WorkerPath, check_stated};
 use super::responses::{BadBody, Common, Membership, NoWorker};
 use super::{builtin_types, given, modes, output, quota, schedules, types, view, workers_of};
 
@@ -170,7 +170,7 @@ pub(super) async fn ping(Call { app, path, .. }: Call<WorkerPath>, _: NoBody) ->
 pub(super) async fn accept(
     Call { app, caller, path: WorkerPath { job_type, worker } }: Call<WorkerPath>,
     Json(Accept { received, limit, wait_ms, ends }): Json<Accept, MAX_ENDS_BODY_BYTES>,
-) -> Result<Shown<Accepted>> {
+) -> Result<Frequent<Accepted>> {
     check_range("received", received, 0, MAX_CLAIM)?;
     check_range("limit", limit, 1, MAX_SLOTS)?;
     check_range("wait_ms", wait_ms, 0, MAX_WAIT_MS)?;
@@ -227,10 +227,12 @@ pub(super) async fn accept(
     let mut of_schedules = schedules::of_runs(&app, fitting.iter().map(|accepted| &accepted.job)).await?;
     let jobs = fitting.into_iter().map(|turnwise_worker::Accepted { job, options, claim }| {
         let Terms { timeouts, max_attempts, .. } = job.terms();
+        let traceparent = app.spans.of_run(&job).map(|context| context.to_string());
+        let job = job.into_fields();
         AcceptedJob {
             schedule: of_schedules.remove(&job.id),
             inputs: inputs.remove(&claim).unwrap_or_default(),
-            traceparent: app.spans.of_run(&job).map(|context| context.to_string()),
+            traceparent,
             group: job.spec.group.map(|group| JobGroup { name: group.name, index: group.index }),
             callback: job.spec.callback.map(view::shown_callback),
             timeout_ms: view::ms(timeouts.run_us),
@@ -247,7 +249,7 @@ pub(super) async fn accept(
             info: job.info,
         }
     });
-    Ok(Shown(Accepted { ended, jobs: jobs.collect(), mode: modes::shown(mode) }))
+    Ok(Frequent(Accepted { ended, jobs: jobs.collect(), mode: modes::shown(mode) }))
 }
 
 /// Report progress
@@ -293,7 +295,7 @@ pub(super) async fn update(
 pub(super) async fn finish(
     call: Call<RunPath>,
     Json(body): Json<Finish, MAX_ENDS_BODY_BYTES>,
-) -> Result<Shown<Ended>> {
+) -> Result<Frequent<Ended>> {
     let Finish { claim, result, data, media_type, info, log } = body;
     end(call, claim, completed(result, data, media_type)?, info, log).await
 }
@@ -307,7 +309,7 @@ pub(super) async fn finish(
     responses((status = 200, body = Ended, description = "The end is recorded."), super::responses::LostClaim, NoWorker, Membership,
         BadBody, Common),
 )]
-pub(super) async fn fail(call: Call<RunPath>, Json(body): Json<Fail>) -> Result<Shown<Ended>> {
+pub(super) async fn fail(call: Call<RunPath>, Json(body): Json<Fail>) -> Result<Frequent<Ended>> {
     let Fail { claim, reason, class, trace, retry, retry_after_ms, info, log } = body;
     end(call, claim, failed((reason, class, trace), retry, retry_after_ms)?, info, log).await
 }
@@ -322,7 +324,7 @@ pub(super) async fn fail(call: Call<RunPath>, Json(body): Json<Fail>) -> Result<
     responses((status = 200, body = Ended, description = "The end is recorded."), super::responses::LostClaim, NoWorker, Membership,
         BadBody, Common),
 )]
-pub(super) async fn snooze(call: Call<RunPath>, Json(body): Json<Snooze>) -> Result<Shown<Ended>> {
+pub(super) async fn snooze(call: Call<RunPath>, Json(body): Json<Snooze>) -> Result<Frequent<Ended>> {
     let Snooze { claim, until_us, for_ms, info, log } = body;
     end(call, claim, snoozed(until_us, for_ms)?, info, log).await
 }
@@ -336,7 +338,7 @@ pub(super) async fn snooze(call: Call<RunPath>, Json(body): Json<Snooze>) -> Res
     responses((status = 200, body = Ended, description = "The end is recorded."), super::responses::LostClaim, NoWorker, Membership,
         BadBody, Common),
 )]
-pub(super) async fn release(call: Call<RunPath>, Json(body): Json<Release>) -> Result<Shown<Ended>> {
+pub(super) async fn release(call: Call<RunPath>, Json(body): Json<Release>) -> Result<Frequent<Ended>> {
     let Release { claim, info, log } = body;
     end(call, claim, ExternalEnd::Released, info, log).await
 }
@@ -353,9 +355,9 @@ pub(super) async fn release(call: Call<RunPath>, Json(body): Json<Release>) -> R
 pub(super) async fn end_runs(
     Call { app, path, .. }: Call<WorkerPath>,
     Json(ends): Json<EndRuns, MAX_ENDS_BODY_BYTES>,
-) -> Result<Shown<EndedRuns>> {
+) -> Result<Frequent<EndedRuns>> {
     let ends = run_ends(&app, "", ends)?;
-    Ok(Shown(EndedRuns { ended: end_all(&app, &path.job_type, &path.worker, &ends).await? }))
+    Ok(Frequent(EndedRuns { ended: end_all(&app, &path.job_type, &path.worker, &ends).await? }))
 }
 
 /// The end of a run with a result: JSON, or bytes of a media type.
@@ -515,11 +517,11 @@ async fn end(
     end: ExternalEnd,
     info: Option<Box<RawValue>>,
     log: Vec<NewLogLine>,
-) -> Result<Shown<Ended>> {
+) -> Result<Frequent<Ended>> {
     check_range("claim", claim, 0, MAX_CLAIM)?;
     let run = RunEnd { id: path.id.clone(), claim, end, info, log: output::log_lines(&app, log)? };
     match app.external.end_run(&path.job_type, &path.worker, run).await {
-        Ok(job) => Ok(Shown(Ended { state: end_state(job) })),
+        Ok(job) => Ok(Frequent(Ended { state: end_state(job) })),
         Err(error) => Err(refused(&app, &path, error).await),
     }
 }

@@ -189,7 +189,7 @@ fn tenant(caller: &Caller, named: String) -> Result<String, ApiError> {
 
 async fn latest(tx: &Transaction, keys: &Keyspace, id: &str) -> Result<Option<Event>, ApiError> {
     let job = jobs::get(tx, keys, JOB_TYPE, id).await?;
-    Ok(job.and_then(|job| job.history.into_iter().next()))
+    Ok(job.and_then(|job| job.into_fields().history.into_iter().next()))
 }
 
 async fn cancel_job(app: &App, caller: &Caller, id: &str) -> Result<(), ApiError> {
@@ -248,7 +248,7 @@ async fn end_of(
         return Err(failed("the replication was cancelled"));
     };
     if job.state() == State::Completed {
-        let result = job.result.ok_or_else(|| internal(&NoResult))?;
+        let result = job.into_fields().result.ok_or_else(|| internal(&NoResult))?;
         return Ok(Some(report(replication, &result)));
     }
     let ends = job.history.iter().take_while(|event| Some(*event) != before);

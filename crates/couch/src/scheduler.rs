@@ -54,7 +54,7 @@ async fn count_jobs(app: &App, caller: &Caller) -> Result<usize, ApiError> {
         let page = jobs::list(&tx, &app.keys, JOB_TYPE, after.as_deref(), PAGE).await?;
         total += page.iter().filter(|job| is_scheduled(caller, job)).count();
         match page.into_iter().nth(PAGE - 1) {
-            Some(last) => after = Some(last.id),
+            Some(last) => after = Some(last.into_fields().id),
             None => return Ok(total),
         }
     }
@@ -83,7 +83,7 @@ async fn write_jobs(
                 limit -= 1;
                 batch.push(&shown_job(app, &tx, &mut nodes, &job).await?)?;
             }
-            after = Some(job.id);
+            after = Some(job.into_fields().id);
         }
         drop(tx);
         for job in batch.rows() {

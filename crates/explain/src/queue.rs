@@ -122,10 +122,10 @@ async fn off_queue(reader: &Reader<'_>, snapshot: &Snapshot, limit: usize) -> Re
         limited: job.limited().map(shown::limited),
         worker: None,
         document: (reader.rules.document)(&job.job_type, &job.summary),
-        job_type: job.job_type,
-        id: job.id,
-        task: job.spec.task,
-        tenant: job.spec.tenant,
+        job_type: job.job_type.clone(),
+        id: job.id.clone(),
+        task: job.task.clone(),
+        tenant: job.tenant.clone(),
     });
     Ok(rows.collect())
 }

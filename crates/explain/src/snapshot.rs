@@ -360,7 +360,7 @@ impl Snapshot {
         let (mut tasks, part) = (BTreeMap::new(), 1.0 / many(front.len().max(1)));
         for pending in front {
             if let Some(task) =
-                jobs::peek(tx, keys, job_type, &pending.id).await?.and_then(|job| job.spec.task)
+                jobs::peek(tx, keys, job_type, &pending.id).await?.and_then(|job| job.into_fields().spec.task)
             {
                 *tasks.entry(task).or_insert(0.0) += part;
             }

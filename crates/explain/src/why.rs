@@ -181,8 +181,8 @@ pub async fn why<'a>(reader: &'a Reader<'a>, viewer: &dyn Viewer, job: Job) -> R
         expected,
         limited,
         locks,
-        job_type: job.job_type,
-        id: job.id,
+        job_type: job.job_type.clone(),
+        id: job.id.clone(),
     };
     Ok(if viewer.operates() { why } else { without_others(why) })
 }

@@ -88,7 +88,7 @@ impl Row {
             errors: job.streak(now_us),
             updated: timestamp(job.changed_us),
             job: Some(job.id.clone()),
-            id: job.id,
+            id: job.id.clone(),
             source: summary.source,
             target: summary.target,
             node,

@@ -9,12 +9,30 @@ use serde::Deserializer;
 use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::MAX_DEPTH;
+use crate::{Accepted, AddedJob, AddedJobs, Ended, EndedRuns, MAX_DEPTH};
 
 /// The depth of a job's options in the request that adds it.
 const DEPTH_OF_OPTIONS: usize = 1;
 /// The depth of a run's result, or of its report, in the request that nests it most: a request for jobs that carries ends.
 const DEPTH_OF_A_RESULT: usize = 4;
+
+/// A response of which there is one for each job: its JSON is written by code of this crate, which is compiled for speed. Most
+/// responses are written by code of the API, which is compiled for speed less (`Cargo.toml`).
+pub trait Frequent {
+    /// The value as JSON.
+    fn to_json(&self) -> Vec<u8>;
+}
+
+macro_rules! frequent {
+    ($($response:ty),+) => {
+        $(impl Frequent for $response {
+            fn to_json(&self) -> Vec<u8> {
+                serde_json::to_vec(self).unwrap_or_else(|_| b"null".to_vec())
+            }
+        })+
+    };
+}
+frequent!(Accepted, AddedJob, AddedJobs, Ended, EndedRuns);
 
 /// Checks the body of a request.
 ///

@@ -80,7 +80,7 @@ pub async fn release_due(
         }
         move_to(tx, keys, &mut job, Place::pending(not_before_us))?;
         write_job(tx, keys, &job)?;
-        released.insert(job.spec.tenant);
+        released.insert(job.into_fields().spec.tenant);
     }
     Ok(StillDelayed { next_due_us: None, left, released })
 }
@@ -178,7 +178,7 @@ pub enum Claiming {
     /// The worker has the job, which holds all locks that it knew in advance.
     Claimed {
         /// The job as it is now.
-        job: Box<Job>,
+        job: Job,
         /// How long it could have run before, in µs.
         waited_us: i64,
     },
@@ -199,7 +199,7 @@ impl Claiming {
     /// The job, if it was claimed.
     pub fn job(self) -> Option<Job> {
         match self {
-            Claiming::Claimed { job, .. } => Some(*job),
+            Claiming::Claimed { job, .. } => Some(job),
             Claiming::Gone
             | Claiming::Due
             | Claiming::Blocked(_)
@@ -293,7 +293,7 @@ pub async fn claim_within<'a>(
     write_active(tx, keys, &job, &claim.worker, &active)?;
     locks::take(tx, keys, levels, &job, claim, now_us)?;
     tally.take(tx, keys, &job, claim, (&limits, &rates), now_us).await?;
-    Ok(Claiming::Claimed { job: Box::new(job), waited_us })
+    Ok(Claiming::Claimed { job, waited_us })
 }
 
 /// The answer to a worker's report.
@@ -462,9 +462,9 @@ pub struct Park {
 #[derive(Debug, Clone)]
 pub enum Ended {
     /// The end is recorded. The job as it is now, or `None` if it was removed.
-    Recorded(Option<Box<Job>>),
+    Recorded(Option<Job>),
     /// This claim had already recorded its end, and nothing was changed. The job as it is now.
-    AlreadyRecorded(Box<Job>),
+    AlreadyRecorded(Job),
 }
 
 /// Ends a run, and with it the claim. `info` is the job's last report. `sort_key` is that of the next run, where keys decide.
@@ -496,7 +496,7 @@ pub async fn end_with<'a>(
     let mut job = read_job(tx, keys, job_type, id).await?.ok_or(Error::Halt)?;
     if !is_held(&job, claim) {
         let recorded = job.ended_claim.as_ref() == Some(claim);
-        return if recorded { Ok(Ended::AlreadyRecorded(Box::new(job))) } else { Err(Error::Halt) };
+        return if recorded { Ok(Ended::AlreadyRecorded(job)) } else { Err(Error::Halt) };
     }
     // All checks come before the first write: a caller may skip this end on an error, and commit others.
     report.check()?;
@@ -598,7 +598,7 @@ pub async fn end_with<'a>(
     if let (Ending::Parked(park), Place::Parked { .. }) = (ending, &job.place) {
         parking::enter(tx, keys, &job, park)?;
     }
-    Ok(Ended::Recorded(Some(Box::new(job))))
+    Ok(Ended::Recorded(Some(job)))
 }
 
 /// Moves a job after a run that ended in this way, which its history already has, and writes its record. It goes to its end, or, if it

@@ -709,7 +709,7 @@ async fn put_back(tx: &Transaction, keys: &Keyspace, row: &Bytes) -> Result<Opti
     };
     move_to(tx, keys, &mut job, Place::pending(place.order_us))?;
     write_job(tx, keys, &job)?;
-    Ok(Some(job.spec.tenant))
+    Ok(Some(job.into_fields().spec.tenant))
 }
 
 /// Reads up to `limit` jobs that filters limit, after `after`. Returns those to the queue that an older version of the

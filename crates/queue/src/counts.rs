@@ -450,7 +450,7 @@ pub async fn rebuild(store: &Store, keys: &Keyspace) -> Result<u64> {
             for (_, value) in &rows {
                 let job = decode_job(value)?;
                 members.enter(&job);
-                *sums.entry((job_type.clone(), job.spec.tenant)).or_default() += one(&job.place);
+                *sums.entry((job_type.clone(), job.tenant.clone())).or_default() += one(&job.place);
             }
             match rows.last() {
                 Some((last, _)) if rows.len() == PAGE => rest = behind(rest, Some(last.clone())),

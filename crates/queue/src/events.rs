@@ -29,7 +29,7 @@ use turnwise_store::key::successor;
 use turnwise_store::{Appended, Isolation, Transaction};
 
 use crate::error::corrupt;
-use crate::job::EventKind;
+use crate::job::{EventKind, JobFields};
 use crate::rows::{decode, encode};
 use crate::{Job, Keyspace, Result, State, nodes, reads};
 
@@ -190,7 +190,7 @@ fn append(
     reason: Option<&str>,
 ) -> Result<()> {
     let reason = reason.map(|reason| &reason[..reason.floor_char_boundary(MAX_EVENT_REASON_BYTES)]);
-    let (Job { job_type, id, .. }, tenant, tags) = (job, &job.tenant, &job.tags);
+    let (JobFields { job_type, id, .. }, tenant, tags) = (&**job, &job.tenant, &job.tags);
     let (task, class) = (job.task.as_deref(), reason.and(job.error_class.as_deref()));
     let line = encode(&Line { event, job_type, id, tenant, task, tags, state, at_us, reason, class });
     tx.append(&keys.event_in(), &line)?;

@@ -1,7 +1,7 @@
 //! The job record and its rows as plain data. [`crate::place`] has the places of a job and the moves between them.
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -221,9 +221,13 @@ impl EventKind {
     }
 }
 
-/// A job. `record.rs` has the form in which it is stored.
+/// A job: its [fields](JobFields), in a block of memory of their own, since a job is passed on often and has 1,000 bytes.
 #[derive(Debug, Clone)]
-pub struct Job {
+pub struct Job(Box<JobFields>);
+
+/// The fields of a job. `record.rs` has the form in which they are stored.
+#[derive(Debug, Clone)]
+pub struct JobFields {
     /// The job's type; in the key, not in the value.
     pub job_type: String,
     /// The job's id, unique within its type; in the key, not in the value.
@@ -281,7 +285,27 @@ pub struct Job {
     pub(crate) options: Option<Hidden>,
 }
 
+impl From<JobFields> for Job {
+    fn from(fields: JobFields) -> Self {
+        Job(Box::new(fields))
+    }
+}
+
 impl Deref for Job {
+    type Target = JobFields;
+
+    fn deref(&self) -> &JobFields {
+        &self.0
+    }
+}
+
+impl DerefMut for Job {
+    fn deref_mut(&mut self) -> &mut JobFields {
+        &mut self.0
+    }
+}
+
+impl Deref for JobFields {
     type Target = JobSpec;
 
     fn deref(&self) -> &JobSpec {
@@ -300,6 +324,11 @@ impl fmt::Debug for Hidden {
 }
 
 impl Job {
+    /// Its fields, for who takes some of them out of it.
+    pub fn into_fields(self) -> JobFields {
+        *self.0
+    }
+
     /// Resets the job as newly added at `now_us`: attempts, crashes and reports of earlier runs are dropped. The history
     /// stays. The caller has dropped the result.
     pub(crate) fn begin(&mut self, now_us: i64) {

@@ -11,7 +11,7 @@ use turnwise_store::{Isolation, Transaction};
 use crate::dependencies::Entry;
 pub use crate::ended::prune;
 use crate::error::corrupt;
-use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES, bounded_reason};
+use crate::job::{EventKind, Hidden, INLINE_OPTIONS_BYTES, JobFields, bounded_reason};
 use crate::keyspace::{QueuePlace, behind};
 use crate::locks::{Held, most_locks, pending_value};
 use crate::place::{End, Place};
@@ -75,8 +75,10 @@ pub struct KeyTaken {
 #[boxed]
 pub async fn add(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<Added> {
     check(tx, new)?;
-    let old = read_job(tx, keys, &new.job_type, &new.id).await?;
-    put(tx, keys, new, old, now_us).await
+    match read_job(tx, keys, &new.job_type, &new.id).await? {
+        Some(old) => put_again(tx, keys, new, old, now_us).await,
+        None => put(tx, keys, new, now_us).await,
+    }
 }
 
 /// Adds a job unless one with its id exists in any state: repeating the request never runs the job twice. A job that is to
@@ -85,7 +87,8 @@ pub async fn add_once(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i
     check(tx, new)?;
     match read_job(tx, keys, &new.job_type, &new.id).await? {
         Some(job) if job.then() != Then::Remove => Ok(Added::AlreadyThere),
-        old => put(tx, keys, new, old, now_us).await,
+        Some(old) => put_again(tx, keys, new, old, now_us).await,
+        None => put(tx, keys, new, now_us).await,
     }
 }
 
@@ -102,22 +105,13 @@ pub(crate) fn check(tx: &Transaction, new: &NewJob) -> Result<()> {
     Err(Error::Invalid { field: "locks", problem })
 }
 
-/// Writes a job, new or in place of `old`, and moves it to its place.
-async fn put(
-    tx: &Transaction,
-    keys: &Keyspace,
-    new: &NewJob,
-    old: Option<Job>,
-    now_us: i64,
-) -> Result<Added> {
+/// Writes a new job, and moves it to its place.
+async fn put(tx: &Transaction, keys: &Keyspace, new: &NewJob, now_us: i64) -> Result<Added> {
     // A job that is not added needs no open group: the request may be a repetition.
-    let key = match unique_rows::find_free(tx, keys, new, old.as_ref(), now_us).await? {
+    let key = match unique_rows::find_free(tx, keys, new, None, now_us).await? {
         Ok(key) => key,
         Err((hash, row)) => return Ok(Added::KeyTaken(Box::new(KeyTaken { hash, row }))),
     };
-    if let Some(job) = old {
-        return put_again(tx, keys, new, job, key, now_us).await;
-    }
     let mut job = create(new, now_us);
     if job.group.is_some() {
         group_row::join(tx, keys, &mut job.spec, None).await?;
@@ -137,9 +131,12 @@ async fn put_again(
     keys: &Keyspace,
     new: &NewJob,
     mut job: Job,
-    key: Option<unique_rows::Free>,
     now_us: i64,
 ) -> Result<Added> {
+    let key = match unique_rows::find_free(tx, keys, new, Some(&job), now_us).await? {
+        Ok(key) => key,
+        Err((hash, row)) => return Ok(Added::KeyTaken(Box::new(KeyTaken { hash, row }))),
+    };
     let joined = group_row::joined(tx, keys, new, &job).await?;
     let new = &*joined;
     unique_rows::take(tx, keys, &mut job, key)?;
@@ -273,7 +270,7 @@ async fn begin(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob, n
 
 /// A new job that is in no place yet.
 fn create(new: &NewJob, now_us: i64) -> Job {
-    Job {
+    let fields = JobFields {
         job_type: new.job_type.clone(),
         id: new.id.clone(),
         place: Place::pending(now_us),
@@ -301,7 +298,8 @@ fn create(new: &NewJob, now_us: i64) -> Job {
         has_output: false,
         options_changes: 0,
         options: None,
-    }
+    };
+    fields.into()
 }
 
 /// The same as [`change`], for a job that stays in its place.
@@ -335,6 +333,7 @@ fn change(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob) -> Res
     }
     followers::leave(tx, keys, job, &new.inputs)?;
     let mut spec = new.spec.clone();
+    let job = &mut **job;
     if let Place::Active(run) = &mut job.place {
         let next = mem::replace(&mut spec.locks, mem::take(&mut job.spec.locks));
         run.next.locks = (next != spec.locks).then_some(next);
@@ -439,7 +438,10 @@ pub async fn list(
         let batch = (limit - jobs.len()).min(LIST_BATCH);
         let rows = reads::rows(tx, rest.clone(), batch).await?;
         for (key, value) in &rows {
-            jobs.push(Job { job_type: job_type.to_owned(), id: keys.parse_job(key)?, ..decode_job(value)? });
+            let mut job = decode_job(value)?;
+            job.job_type = job_type.to_owned();
+            job.id = keys.parse_job(key)?;
+            jobs.push(job);
         }
         match rows.last() {
             Some((last, _)) if rows.len() == batch => rest = behind(rest, Some(last.clone())),

@@ -118,7 +118,8 @@ pub use error::{Error, Result};
 pub use format::{Copying, Format};
 pub use input::{Input, Inputs, MAX_INPUT_NAME_BYTES, MAX_INPUTS, MAX_INPUTS_BYTES};
 pub use job::{
-    Active, Claim, DEFAULT_MAX_HISTORY, Event, EventKind, Job, MAX_REASON_BYTES, Parked, State, Then,
+    Active, Claim, DEFAULT_MAX_HISTORY, Event, EventKind, Job, JobFields, MAX_REASON_BYTES, Parked, State,
+    Then,
 };
 pub use keyspace::Keyspace;
 pub use lifetime::{Lifetime, MAX_LIFETIME_US};

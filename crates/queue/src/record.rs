@@ -8,9 +8,11 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::mem;
+use std::fmt;
+use std::sync::LazyLock;
 
-use serde::de::Error as _;
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
@@ -18,12 +20,12 @@ use turnwise_policy::predictive_queue::locks::Requests;
 
 use crate::deadlines::Timeouts;
 use crate::input::Inputs;
-use crate::job::{Event, EventKind, Hidden, Parked, State, Then};
+use crate::job::{Event, EventKind, Hidden, JobFields, Parked, State, Then};
 use crate::lifetime::Lifetime;
 use crate::locks::{Held, Waits};
 use crate::member::{Callback, Member};
 use crate::place::{End, Holder, Next, Place, Run};
-use crate::spec::{JobSpec, Scheduled, is_no_summary, no_summary};
+use crate::spec::{JobSpec, Scheduled, is_no_summary};
 use crate::stored_result::StoredResult;
 use crate::terms::{Retry, Terms};
 use crate::trace::TraceContext;
@@ -31,18 +33,29 @@ use crate::unique_key::{Key, Unique};
 use crate::{Claim, Job};
 
 /// Defines [`Record`]: the state, and these fields in this order. A field is not written where `unless` holds, and then has its default
-/// value. A field that is marked `@spec` is the [`JobSpec`]'s of its name; this is the only place that reads and writes it.
+/// value. A field that is marked `@spec` is the [`JobSpec`]'s of its name; this is the only place that reads and writes it. One that is
+/// marked `@null` is there even if it is null.
+///
+/// Written out, where `serde` derives the same: what is derived reads a record into many variables first, also one of positions, and asks
+/// of each field twice whether it is written.
 macro_rules! record {
-    ($($(#[$attribute:meta])* $(@spec $spec:ident)? $($field:ident)?: $type:ty $(, unless $omitted:tt)?;)+) => {
+    ($($(#[$doc:meta])* $(@spec $spec:ident)? $(@null $null:ident)? $($field:ident)?: $type:ty $(, unless $omitted:path)?;)+) => {
         /// The fields of a record; it borrows them from the job that is written.
-        #[derive(Clone, Serialize, Deserialize)]
+        #[derive(Clone)]
         pub(crate) struct Record<'a> {
             state: State,
-            $(
-                $(#[$attribute])*
-                $(#[serde(default, skip_serializing_if = $omitted)])?
-                $($spec: Cow<'a, $type>)? $($field: $type)?,
-            )+
+            $($(#[$doc])* $($spec: Cow<'a, $type>)? $($null: $type)? $($field: $type)?,)+
+        }
+
+        /// The name of a field.
+        #[derive(Deserialize)]
+        #[serde(field_identifier)]
+        #[expect(non_camel_case_types, reason = "these are the names in the record")]
+        enum Field {
+            state,
+            $($($spec)? $($null)? $($field)?,)+
+            #[serde(other)]
+            Unknown,
         }
 
         impl<'a> Record<'a> {
@@ -50,90 +63,152 @@ macro_rules! record {
             fn new(state: State, spec: &'a JobSpec) -> Self {
                 Record {
                     state,
-                    $($($spec: Cow::Borrowed(&spec.$spec),)? $($field: Default::default(),)?)+
+                    $($($spec: Cow::Borrowed(&spec.$spec),)? $($null: Default::default(),)? $($field: Default::default(),)?)+
                 }
             }
 
-            /// Takes what the client has stated out of the record.
-            fn take_spec(&mut self) -> JobSpec {
-                JobSpec { $($($spec: mem::take(&mut self.$spec).into_owned(),)?)+ }
+            /// The record with what the client has stated.
+            fn with_spec(mut self, spec: &'a JobSpec) -> Self {
+                $($(self.$spec = Cow::Borrowed(&spec.$spec);)?)+
+                self
+            }
+        }
+
+        impl Serialize for Record<'_> {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let mut fields = serializer.serialize_map(None)?;
+                fields.serialize_entry("state", &self.state)?;
+                $({
+                    let name = concat!($(stringify!($spec))? $(stringify!($null))? $(stringify!($field))?);
+                    let value = $(&self.$spec)? $(&self.$null)? $(&self.$field)?;
+                    if true $(&& !$omitted(value))? {
+                        fields.serialize_entry(name, value)?;
+                    }
+                })+
+                fields.end()
+            }
+        }
+
+        impl<'de> Visitor<'de> for &mut ReadRecord {
+            type Value = ();
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a record of a job")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+                let ReadRecord { record, spec } = self;
+                let mut has_state = false;
+                while let Some(field) = fields.next_key()? {
+                    match field {
+                        Field::state => {
+                            record.state = fields.next_value()?;
+                            has_state = true;
+                        }
+                        $(
+                            $(Field::$spec => spec.$spec = fields.next_value()?,)?
+                            $(Field::$null => record.$null = Some(fields.next_value()?),)?
+                            $(Field::$field => record.$field = fields.next_value()?,)?
+                        )+
+                        Field::Unknown => drop(fields.next_value::<IgnoredAny>()?),
+                    }
+                }
+                match (has_state, spec.tenant.as_str()) {
+                    (false, _) => Err(A::Error::missing_field("state")),
+                    (true, "") => Err(A::Error::missing_field("tenant")),
+                    (true, _) => Ok(()),
+                }
             }
         }
     };
 }
 
+/// A record that is read: without what the client has stated, and that.
+#[derive(Clone)]
+pub(crate) struct ReadRecord {
+    record: Record<'static>,
+    spec: JobSpec,
+}
+
+impl<'de> Deserialize<'de> for ReadRecord {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        static NOTHING: LazyLock<JobSpec> = LazyLock::new(JobSpec::default);
+        let spec = JobSpec { tenant: String::new(), ..JobSpec::default() };
+        let mut read = ReadRecord { record: Record::new(State::Pending, &NOTHING), spec };
+        deserializer.deserialize_map(&mut read)?;
+        Ok(read)
+    }
+}
+
 record! {
     /// The time of the place ([`Job::order_us`]).
-    order_us: i64, unless "is_default";
-    parked: Option<Cow<'a, Parked>>, unless "Option::is_none";
-    unmet: u32, unless "is_default";
-    paused: Option<Cow<'a, str>>, unless "Option::is_none";
-    limited: Option<Cow<'a, Limit>>, unless "Option::is_none";
-    keyed: bool, unless "is_default";
-    reserved: Option<i64>, unless "Option::is_none";
-    claim: Option<ShortClaim<'a>>, unless "Option::is_none";
-    terms: Cow<'a, Terms>, unless "is_default";
+    order_us: i64, unless is_default;
+    parked: Option<Cow<'a, Parked>>, unless Option::is_none;
+    unmet: u32, unless is_default;
+    paused: Option<Cow<'a, str>>, unless Option::is_none;
+    limited: Option<Cow<'a, Limit>>, unless Option::is_none;
+    keyed: bool, unless is_default;
+    reserved: Option<i64>, unless Option::is_none;
+    claim: Option<ShortClaim<'a>>, unless Option::is_none;
+    terms: Cow<'a, Terms>, unless is_default;
     /// The terms are [`Terms::usual`].
-    usual_terms: bool, unless "is_default";
-    held: Option<Cow<'a, Held>>, unless "Option::is_none";
-    waits: Option<Cow<'a, Waits>>, unless "Option::is_none";
-    buckets: Cow<'a, [Bucket]>, unless "is_empty";
-    cancel_requested: bool, unless "is_default";
-    then: Then, unless "is_default";
-    next_refused: Option<Cow<'a, str>>, unless "Option::is_none";
-    next_locks: Option<Cow<'a, Requests>>, unless "Option::is_none";
+    usual_terms: bool, unless is_default;
+    held: Option<Cow<'a, Held>>, unless Option::is_none;
+    waits: Option<Cow<'a, Waits>>, unless Option::is_none;
+    buckets: Cow<'a, [Bucket]>, unless is_empty;
+    cancel_requested: bool, unless is_default;
+    then: Then, unless is_default;
+    next_refused: Option<Cow<'a, str>>, unless Option::is_none;
+    next_locks: Option<Cow<'a, Requests>>, unless Option::is_none;
 
     @spec tenant: String;
-    @spec user: Option<String>, unless "Option::is_none";
-    @spec task: Option<String>, unless "Option::is_none";
-    @spec tags: BTreeSet<String>, unless "is_default";
-    @spec continuous: bool, unless "is_default";
+    @spec user: Option<String>, unless Option::is_none;
+    @spec task: Option<String>, unless Option::is_none;
+    @spec tags: BTreeSet<String>, unless is_default;
+    @spec continuous: bool, unless is_default;
     /// By default, the time of the latest event `added`.
-    added_us: Option<i64>, unless "Option::is_none";
+    added_us: Option<i64>, unless Option::is_none;
     /// By default, the time of the latest event `started`; null if it has never started.
-    #[serde(deserialize_with = "stated")]
-    started_us: Option<Option<i64>>, unless "Option::is_none";
+    @null started_us: Option<Option<i64>>, unless Option::is_none;
     /// By default, the time of the latest event.
-    changed_us: Option<i64>, unless "Option::is_none";
-    awaited: Option<i64>, unless "Option::is_none";
-    followed: bool, unless "is_default";
-    hold: Option<Holder>, unless "Option::is_none";
-    @spec reasons: Vec<String>, unless "is_empty";
-    refused: Option<Cow<'a, str>>, unless "Option::is_none";
-    #[serde(rename = "class")]
-    priority: i8, unless "is_default";
-    #[serde(rename = "priority")]
-    sort_key: Option<f64>, unless "Option::is_none";
-    @spec locks: Requests, unless "is_none";
-    crashes: u32, unless "is_default";
-    attempts: u32, unless "is_default";
-    snoozes: u32, unless "is_default";
-    due_us: Option<i64>, unless "Option::is_none";
-    @spec max_attempts: Option<u32>, unless "Option::is_none";
-    @spec timeouts: Timeouts, unless "Timeouts::is_none";
-    @spec retry: Retry, unless "Retry::is_none";
-    @spec lifetime: Lifetime, unless "Lifetime::is_none";
-    @spec unique: Option<Unique>, unless "Option::is_none";
-    @spec inputs: Inputs, unless "is_default";
-    unique_key: Option<Cow<'a, Key>>, unless "Option::is_none";
-    ended_claim: Option<ShortClaim<'a>>, unless "Option::is_none";
+    changed_us: Option<i64>, unless Option::is_none;
+    awaited: Option<i64>, unless Option::is_none;
+    followed: bool, unless is_default;
+    hold: Option<Holder>, unless Option::is_none;
+    @spec reasons: Vec<String>, unless is_empty;
+    refused: Option<Cow<'a, str>>, unless Option::is_none;
+    /// [`JobFields::priority`].
+    class: i8, unless is_default;
+    /// [`JobFields::sort_key`].
+    priority: Option<f64>, unless Option::is_none;
+    @spec locks: Requests, unless is_none;
+    crashes: u32, unless is_default;
+    attempts: u32, unless is_default;
+    snoozes: u32, unless is_default;
+    due_us: Option<i64>, unless Option::is_none;
+    @spec max_attempts: Option<u32>, unless Option::is_none;
+    @spec timeouts: Timeouts, unless Timeouts::is_none;
+    @spec retry: Retry, unless Retry::is_none;
+    @spec lifetime: Lifetime, unless Lifetime::is_none;
+    @spec unique: Option<Unique>, unless Option::is_none;
+    @spec inputs: Inputs, unless is_default;
+    unique_key: Option<Cow<'a, Key>>, unless Option::is_none;
+    ended_claim: Option<ShortClaim<'a>>, unless Option::is_none;
     history: Cow<'a, [Event]>;
-    #[serde(default = "no_summary_given", skip_serializing_if = "is_no_summary")]
-    @spec summary: Box<RawValue>;
-    info: Option<Cow<'a, RawValue>>, unless "Option::is_none";
-    result: Option<Cow<'a, RawValue>>, unless "Option::is_none";
-    stored_result: Option<Cow<'a, StoredResult>>, unless "Option::is_none";
-    error_class: Option<Cow<'a, str>>, unless "Option::is_none";
-    has_output: bool, unless "is_default";
-    options_changes: u32, unless "is_default";
-    @spec forgets_options: bool, unless "is_default";
-    @spec trace: Option<TraceContext>, unless "Option::is_none";
-    @spec schedule: Option<Scheduled>, unless "Option::is_none";
-    @spec group: Option<Member>, unless "Option::is_none";
-    @spec callback: Option<Callback>, unless "Option::is_none";
+    @spec summary: Box<RawValue>, unless is_no_summary;
+    info: Option<Cow<'a, RawValue>>, unless Option::is_none;
+    result: Option<Cow<'a, RawValue>>, unless Option::is_none;
+    stored_result: Option<Cow<'a, StoredResult>>, unless Option::is_none;
+    error_class: Option<Cow<'a, str>>, unless Option::is_none;
+    has_output: bool, unless is_default;
+    options_changes: u32, unless is_default;
+    @spec forgets_options: bool, unless is_default;
+    @spec trace: Option<TraceContext>, unless Option::is_none;
+    @spec schedule: Option<Scheduled>, unless Option::is_none;
+    @spec group: Option<Member>, unless Option::is_none;
+    @spec callback: Option<Callback>, unless Option::is_none;
     /// Null once the job has forgotten them.
-    #[serde(deserialize_with = "even_null")]
-    options: Option<Cow<'a, RawValue>>, unless "Option::is_none";
+    @null options: Option<Cow<'a, RawValue>>, unless Option::is_none;
 }
 
 /// What a client has stated of jobs, as a part of another row: in the form of a record that has nothing else.
@@ -145,7 +220,7 @@ pub(crate) mod spec_alone {
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<JobSpec, D::Error> {
-        Ok(Record::deserialize(deserializer)?.take_spec())
+        Ok(ReadRecord::deserialize(deserializer)?.spec)
     }
 }
 
@@ -159,17 +234,6 @@ fn is_empty<T: Clone>(list: &[T]) -> bool {
 
 fn is_none(locks: &Requests) -> bool {
     locks.is_none()
-}
-
-/// A field that is there, even if it is null.
-fn stated<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<i64>>, D::Error> {
-    Option::deserialize(deserializer).map(Some)
-}
-
-/// JSON that is there, even if it is null.
-fn even_null<'de, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Cow<'a, RawValue>>, D::Error> {
-    let json = Box::<RawValue>::deserialize(deserializer)?;
-    Ok(Some(Cow::Owned(json)))
 }
 
 /// When the latest event of a kind happened, in µs; the history is newest first.
@@ -194,10 +258,6 @@ fn unless<T: PartialEq>(value: T, assumed: &T) -> Option<T> {
     Some(value).filter(|value| value != assumed)
 }
 
-fn no_summary_given<'a>() -> Cow<'a, Box<RawValue>> {
-    Cow::Owned(no_summary())
-}
-
 impl<'a> From<&'a Job> for Record<'a> {
     fn from(job: &'a Job) -> Self {
         let history = job.history.as_slice();
@@ -211,8 +271,8 @@ impl<'a> From<&'a Job> for Record<'a> {
         record.followed = job.followed;
         record.hold = job.hold;
         record.refused = job.refused.as_deref().map(Cow::Borrowed);
-        record.priority = job.priority;
-        record.sort_key = job.sort_key;
+        record.class = job.priority;
+        record.priority = job.sort_key;
         record.crashes = job.crashes;
         record.attempts = job.attempts;
         record.snoozes = job.snoozes;
@@ -272,16 +332,6 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Whether the record has fields of another place than the one that it states.
-    pub(crate) fn contradicts_itself(&self) -> bool {
-        let Ok(job) = Job::try_from(self.clone()) else { return true };
-        let as_stored = |mut record: Record<'_>| {
-            record.with_all_times(&job);
-            crate::rows::encode(&record)
-        };
-        as_stored(self.clone()) != as_stored(Record::from(&job))
-    }
-
     /// States also the times that the history states, so that two records of the same job are equal.
     fn with_all_times(&mut self, job: &Job) {
         self.added_us = Some(job.added_us);
@@ -290,12 +340,23 @@ impl<'a> Record<'a> {
     }
 }
 
-impl TryFrom<Record<'_>> for Job {
+impl ReadRecord {
+    /// Whether the record has fields of another place than the one that it states.
+    pub(crate) fn contradicts_itself(&self) -> bool {
+        let Ok(job) = Job::try_from(self.clone()) else { return true };
+        let as_stored = |mut record: Record<'_>| {
+            record.with_all_times(&job);
+            crate::rows::encode(&record)
+        };
+        as_stored(self.record.clone().with_spec(&self.spec)) != as_stored(Record::from(&job))
+    }
+}
+
+impl TryFrom<ReadRecord> for Job {
     type Error = &'static str;
 
     /// `job_type` and `id` are in the key; the caller fills them in.
-    fn try_from(mut record: Record<'_>) -> Result<Self, Self::Error> {
-        let spec = record.take_spec();
+    fn try_from(ReadRecord { record, spec }: ReadRecord) -> Result<Self, Self::Error> {
         let owned = |json: Option<Cow<'_, RawValue>>| json.map(Cow::into_owned);
         let history = record.history.into_owned();
         let added_us = record.added_us.or_else(|| latest_added(&history));
@@ -331,7 +392,7 @@ impl TryFrom<Record<'_>> for Job {
             State::Failed => Place::Ended(End::Failed),
             State::Cancelled => Place::Ended(End::Cancelled),
         };
-        Ok(Job {
+        let fields = JobFields {
             job_type: String::new(),
             id: String::new(),
             place,
@@ -343,8 +404,8 @@ impl TryFrom<Record<'_>> for Job {
             followed: record.followed,
             hold: record.hold,
             refused: record.refused.map(Cow::into_owned),
-            priority: record.priority,
-            sort_key: record.sort_key,
+            priority: record.class,
+            sort_key: record.priority,
             crashes: record.crashes,
             attempts: record.attempts,
             snoozes: record.snoozes,
@@ -359,7 +420,8 @@ impl TryFrom<Record<'_>> for Job {
             has_output: record.has_output,
             options_changes: record.options_changes,
             options: record.options.map(|options| Hidden(options.into_owned())),
-        })
+        };
+        Ok(fields.into())
     }
 }
 
@@ -383,7 +445,7 @@ impl Serialize for Job {
 
 impl<'de> Deserialize<'de> for Job {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Job::try_from(Record::deserialize(deserializer)?).map_err(D::Error::custom)
+        Job::try_from(ReadRecord::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
 
@@ -574,7 +636,7 @@ mod tests {
     fn contradictory_fields_are_refused_or_found() {
         let contradicts = |fields: Value| {
             let text = fields.to_string();
-            serde_json::from_str::<Record<'_>>(&text).unwrap().contradicts_itself()
+            serde_json::from_str::<ReadRecord>(&text).unwrap().contradicts_itself()
         };
         assert!(read(record(json!({"state": "running"}))).is_err(), "no claim");
         assert!(!contradicts(record(json!({"state": "pending", "order_us": 3}))));

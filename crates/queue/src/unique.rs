@@ -114,7 +114,7 @@ async fn found(
             let (unique, group) = (job.spec.unique.clone(), job.spec.group.clone());
             let mut spec = JobSpec { unique, group, ..new.spec.clone() };
             let old = jobs::get(tx, keys, &new.job_type, &new.id).await?;
-            if let Some(left) = old.and_then(|old| old.spec.group) {
+            if let Some(left) = old.and_then(|old| old.into_fields().spec.group) {
                 group_row::leave(&mut spec, &left);
             }
             if let Some(own) = &job.spec.group {

@@ -321,7 +321,7 @@ pub async fn wake(tx: &Transaction, keys: &Keyspace, id: &str, now_us: i64) -> R
     tx.prefetch([keys.webhook(id), keys.webhook_progress(id)].into_iter().chain(of_job)).await?;
     let Some(webhook) = get(tx, keys, id).await?.filter(|webhook| webhook.enabled) else { return Ok(false) };
     // With a conflict: a run that ends now has not seen the row that is written here.
-    match jobs::get(tx, keys, JOB_TYPE, id).await?.map(|job| job.place) {
+    match jobs::get(tx, keys, JOB_TYPE, id).await?.map(|job| job.into_fields().place) {
         None | Some(Place::Ended(_)) => {
             jobs::add(tx, keys, &job(&webhook), now_us).await?;
             note_woken(tx, keys, id, Some(now_us)).await?;

@@ -60,7 +60,7 @@ impl World {
         self.run(async |tx, keys| {
             let context = Context::new(&tx, &keys, JOB_TYPE, NOW_US, 20);
             match claims::end(context, id, &claim, ending, None, None).await? {
-                claims::Ended::Recorded(job) => ended(&tx, &keys, job.as_deref(), NOW_US).await,
+                claims::Ended::Recorded(job) => ended(&tx, &keys, job.as_ref(), NOW_US).await,
                 claims::Ended::AlreadyRecorded(_) => panic!("it ends once"),
             }
         })

@@ -835,7 +835,9 @@ async fn work(world: &World, seed: u64, ended: &AtomicUsize, jobs: usize) {
                         )
                         .await?
                         {
-                            Claiming::Claimed { job, .. } => claimed.push((claim.number, job.id)),
+                            Claiming::Claimed { job, .. } => {
+                                claimed.push((claim.number, job.into_fields().id))
+                            }
                             Claiming::Limited(full) => {
                                 concurrency::hold_back(tx, keys, T, id, &full.limit, None, 8).await?;
                             }

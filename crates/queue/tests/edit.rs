@@ -39,7 +39,7 @@ impl World {
 
     async fn start(&self, id: &str, start_us: i64) -> Place {
         self.edit(id, |edit| edit.start_us = Some(start_us)).await.unwrap().unwrap();
-        self.get(id).await.place
+        self.get(id).await.into_fields().place
     }
 
     async fn hold(&self, id: &str, holder: Holder) -> Result<(), &'static str> {
@@ -205,7 +205,8 @@ async fn a_held_job_waits_until_it_is_released_and_returns_to_its_place() {
     assert_eq!(world.queue().await, ["a", "paused", "limited", "z", "due"]);
     assert_eq!(world.get("later").await.place, Place::Delayed { until_us: 300 });
     assert_eq!(world.get("crashes").await.place, Place::Delayed { until_us: 100 });
-    let kinds: Vec<EventKind> = world.get("due").await.history.into_iter().map(|event| event.kind).collect();
+    let kinds: Vec<EventKind> =
+        world.get("due").await.into_fields().history.into_iter().map(|event| event.kind).collect();
     let held = EventKind::Held { reason: Some("user:jan".to_owned()) };
     assert_eq!(kinds, [EventKind::Released { reason: None }, held, EventKind::Added]);
 }

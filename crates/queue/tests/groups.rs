@@ -359,7 +359,7 @@ async fn at_most_so_many_jobs_of_a_group_run_at_once() {
 
 /// What a client adds that states nothing but the group, if any: the job keeps the rest.
 async fn kept(world: &World, id: &str, group: Option<&str>) -> NewJob {
-    let spec = world.get(id).await.spec;
+    let spec = world.get(id).await.into_fields().spec;
     NewJob::new(T, id, json("{}"))
         .with(|new| *new = JobSpec { group: group.map(Member::of).or(spec.group.clone()), ..spec })
 }

@@ -82,7 +82,7 @@ impl World {
     async fn given(&self, id: &str) -> Vec<(String, Option<String>)> {
         let job = self.get(id).await;
         let given = followers::inputs(&self.tx().await, &self.keys, &job).await.unwrap();
-        let result = |job: turnwise_queue::Job| job.result.map(|json| json.get().to_owned());
+        let result = |job: turnwise_queue::Job| job.into_fields().result.map(|json| json.get().to_owned());
         given.into_iter().map(|(name, _, job)| (name, job.and_then(result))).collect()
     }
 

@@ -357,7 +357,7 @@ async fn claims_that_a_worker_has_not_received_are_found() {
     let after = async |number, limit| {
         let jobs =
             world.run(async |tx, keys| claims::claims_after(tx, keys, T, "w", number, limit).await).await;
-        jobs.into_iter().map(|job| (job.claim().unwrap().number, job.id)).collect::<Vec<_>>()
+        jobs.into_iter().map(|job| (job.claim().unwrap().number, job.id.clone())).collect::<Vec<_>>()
     };
     assert_eq!(after(3, 10).await, [(4, "b".to_owned()), (5, "a".to_owned())]);
     assert_eq!(after(0, 1).await, [(3, "c".to_owned())]);
@@ -393,7 +393,7 @@ async fn only_jobs_that_ended_long_ago_are_pruned() {
     assert_eq!(prune(13, 10).await, 1);
     assert_eq!(prune(13, 10).await, 0);
     let left = world.run(async |tx, keys| jobs::list(tx, keys, T, None, 10).await).await;
-    assert_eq!(left.into_iter().map(|job| job.id).collect::<Vec<_>>(), ["a", "d", "waits"]);
+    assert_eq!(left.into_iter().map(|job| job.into_fields().id).collect::<Vec<_>>(), ["a", "d", "waits"]);
 }
 
 #[tokio::test]

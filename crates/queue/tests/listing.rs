@@ -128,7 +128,7 @@ impl World {
             }
             left -= found.len();
             for (cursor, job) in found {
-                listed.push((job.job_type, job.id));
+                listed.push((job.job_type.clone(), job.id.clone()));
                 last = Some(cursor);
             }
         }
@@ -295,7 +295,7 @@ async fn a_list_by_tag_reads_the_jobs_with_the_tag_unless_they_are_many() {
     loop {
         match listing.next(100).await.unwrap() {
             jobs if jobs.is_empty() => break,
-            jobs => found.extend(jobs.into_iter().map(|(_, job)| job.id)),
+            jobs => found.extend(jobs.into_iter().map(|(_, job)| job.into_fields().id)),
         }
     }
     assert_eq!(

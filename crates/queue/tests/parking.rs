@@ -67,7 +67,7 @@ async fn a_parked_job_waits_until_it_is_woken_and_keeps_its_last_report() {
     world.park("a", 1, at("g", "k"), "7").await.unwrap();
     let job = world.get("a").await;
     assert_eq!((job.state(), job.parked(), job.order_us()), (State::Delayed, Some(&at("g", "k")), 1_000));
-    assert_eq!(job.info.unwrap().get(), "{\"docs_written\":3}");
+    assert_eq!(job.info.as_ref().unwrap().get(), "{\"docs_written\":3}");
     assert!(!world.wake("b").await, "there is no such job");
     assert!(!world.wake_at("a", at("g", "j")).await, "it is parked elsewhere");
     assert!(world.wake("a").await);

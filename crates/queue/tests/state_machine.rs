@@ -40,7 +40,7 @@ impl World {
             claims::end(Context::new(tx, keys, T, now_us, HISTORY), id, claim, &ending, None, None).await
         });
         match ended.await? {
-            Ended::Recorded(job) => Ok(job.map(|job| *job)),
+            Ended::Recorded(job) => Ok(job),
             Ended::AlreadyRecorded(_) => Err(Error::Halt),
         }
     }
@@ -430,7 +430,7 @@ async fn reports_replace_each_other_and_outlive_the_run() {
     assert_eq!(report.info.as_ref().unwrap().get(), "{\"n\":2}");
     assert_eq!(report.summary.get(), r#"{"shown":true}"#);
     let job = world.end("a", &claim, Ending::Stopped, 9).await.unwrap().unwrap();
-    assert_eq!(job.info.unwrap().get(), "{\"n\":2}");
+    assert_eq!(job.info.as_ref().unwrap().get(), "{\"n\":2}");
 }
 
 #[tokio::test]
@@ -483,7 +483,7 @@ async fn jobs_are_listed_in_pages() {
         let page = jobs::list(&world.tx().await, &world.keys, T, after.as_deref(), 10).await.unwrap();
         let Some(last) = page.last() else { break };
         after = Some(last.id.clone());
-        seen.extend(page.into_iter().map(|job| job.id));
+        seen.extend(page.into_iter().map(|job| job.into_fields().id));
     }
     assert_eq!(seen, (0..25).map(|n| format!("{n:02}")).collect::<Vec<_>>());
 }

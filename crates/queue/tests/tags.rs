@@ -54,7 +54,7 @@ impl World {
         let (mut at, mut found) = (Position::default(), Vec::new());
         loop {
             let page = selection.page(&self.tx().await, &self.keys, &at, limit).await.unwrap();
-            found.extend(page.jobs.into_iter().map(|(_, job)| job.id));
+            found.extend(page.jobs.into_iter().map(|(_, job)| job.into_fields().id));
             match page.next {
                 // A position survives in the row of a bulk operation.
                 Some(next) => at = serde_json::from_str(&serde_json::to_string(&next).unwrap()).unwrap(),

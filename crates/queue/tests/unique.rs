@@ -53,7 +53,7 @@ impl World {
     }
 
     async fn holds(&self, id: &str) -> bool {
-        self.get(id).await.unique_key.is_some_and(|key| key.held)
+        self.get(id).await.unique_key.as_ref().is_some_and(|key| key.held)
     }
 
     async fn claim(&self, id: &str, now_us: i64) -> Claim {

@@ -1,7 +1,7 @@
 //! The report of an invariant that does not hold.
 
-use turnwise_queue::Job;
 use turnwise_queue::check::Finding;
+use turnwise_queue::{Job, JobFields};
 
 /// An invariant that does not hold, and why.
 pub(crate) type Broken = (&'static str, String);
@@ -30,7 +30,7 @@ pub(crate) fn is_kept(job: &Job) -> bool {
 /// The fields of a record that the invariants are about.
 pub fn in_words(job: Option<&Job>) -> String {
     let Some(job) = job else { return "not there".to_owned() };
-    let Job { attempts, crashes, priority, .. } = job;
+    let JobFields { attempts, crashes, priority, .. } = &**job;
     let (state, then, cancel_requested) = (job.state(), job.then(), job.cancel_requested());
     let (order_us, unmet) = (job.order_us(), job.unmet());
     let locks = match (job.locks.is_none(), job.reserved(), job.waits()) {

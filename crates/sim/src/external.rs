@@ -394,7 +394,7 @@ impl Me {
             return;
         }
         self.runtime.sleep(LATE).await;
-        let id = job.id;
+        let id = job.into_fields().id;
         let story = format!("{id} {} of {}", claim.number, claim.worker);
         self.note("tidies up", &story);
         let unlock = |external: External, _| async move {

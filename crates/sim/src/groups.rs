@@ -154,7 +154,7 @@ impl Groups {
         for called in called {
             ensure(called.refused.is_none(), ONCE, story)?;
             let job = (called.job_type.clone(), called.id.clone());
-            let of = added.remove(&job).and_then(|job| job.spec.callback);
+            let of = added.remove(&job).and_then(|job| job.into_fields().spec.callback);
             ensure(of.is_some_and(|of| of.on == called.on), ONCE, story)?;
             ensure(self.called.insert(job), ONCE, story)?;
         }

@@ -26,7 +26,11 @@ const BATCH_BYTES: usize = 256 << 10;
 
 /// A JSON response that ends with a newline, as CouchDB's do.
 pub fn json<T: Serialize>(status: StatusCode, body: &T) -> Response {
-    let mut text = serde_json::to_vec(body).unwrap_or_else(|_| b"null".to_vec());
+    text(status, serde_json::to_vec(body).unwrap_or_else(|_| b"null".to_vec()))
+}
+
+/// The same of JSON that is written already.
+pub fn text(status: StatusCode, mut text: Vec<u8>) -> Response {
     text.push(b'\n');
     respond(status, Body::from(text))
 }

@@ -248,11 +248,11 @@ async fn write_one(shared: &Shared, tx: &Transaction, end: &End, now_us: i64) ->
     let context = Context { tx, keys, job_type, now_us, kept };
     match claims::end_with(context, id, claim, ending, report, *key).await? {
         claims::Ended::Recorded(job) => {
-            let ended = AssertUnwindSafe(shared.handler.ended(tx, keys, job.as_deref()));
+            let ended = AssertUnwindSafe(shared.handler.ended(tx, keys, job.as_ref()));
             ended.catch_unwind().await.unwrap_or_else(|_| {
                 Err(Error::Store(StoreError::Misuse("the handler's `ended` panicked".to_owned())))
             })?;
-            Ok(RunResult::of(ending, job.as_deref()))
+            Ok(RunResult::of(ending, job.as_ref()))
         }
         // An earlier attempt has committed this end, together with the handler's rows.
         claims::Ended::AlreadyRecorded(job) => Ok(RunResult::of(ending, Some(&job))),

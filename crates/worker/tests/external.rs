@@ -163,7 +163,10 @@ async fn a_job_is_accepted_and_completed() {
     let ended = external.end(T, &worker.id, "a", 1, completed(), Some(&json(r#"{"done":1}"#))).await;
     let job = ended.unwrap().unwrap();
     assert_eq!(job.state(), State::Completed);
-    assert_eq!((job.result.unwrap().get(), job.info.unwrap().get()), ("42", r#"{"done":1}"#));
+    assert_eq!(
+        (job.result.as_ref().unwrap().get(), job.info.as_ref().unwrap().get()),
+        ("42", r#"{"done":1}"#)
+    );
     external.leave(T, &worker.id).await.unwrap();
     assert_eq!(world.workers().await.len(), 0);
 }

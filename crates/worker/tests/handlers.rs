@@ -19,7 +19,7 @@ async fn a_function_is_a_handler() {
     let worker = Worker::start(store, keys, T, Arc::new(handler), options).await.unwrap();
     world.add("a").await;
     let job = world.until_state("a", State::Completed).await;
-    assert_eq!(job.result.unwrap().get(), r#""a""#);
+    assert_eq!(job.result.as_ref().unwrap().get(), r#""a""#);
     worker.shutdown().await;
 }
 
@@ -67,7 +67,7 @@ async fn a_job_that_blocks_its_thread_for_a_while_ends_with_its_report() {
     let Blocked { world, worker, let_go } = blocked().await;
     let_go.send(()).unwrap();
     let job = world.until_state("bad", State::Completed).await;
-    assert_eq!(job.info.unwrap().get(), r#""blocks""#);
+    assert_eq!(job.info.as_ref().unwrap().get(), r#""blocks""#);
     worker.shutdown().await;
 }
 
@@ -81,7 +81,7 @@ async fn a_cancelled_job_that_blocks_its_thread_and_returns_in_time_ends_with_it
     tokio::time::timeout(PATIENCE, begins).await.expect("no grace period begins");
     let_go.send(()).unwrap();
     let job = world.until_state("bad", State::Completed).await;
-    assert_eq!(job.info.unwrap().get(), r#""blocks""#);
+    assert_eq!(job.info.as_ref().unwrap().get(), r#""blocks""#);
     worker.shutdown().await;
 }
 

@@ -230,7 +230,7 @@ async fn ended(world: &World, job_type: &str, id: &str, at_us: i64) {
 
 async fn left(world: &World, job_type: &str) -> Vec<String> {
     let jobs = world.run(async |tx, keys| jobs::list(tx, keys, job_type, None, 9_999).await).await;
-    jobs.into_iter().map(|job| job.id).collect()
+    jobs.into_iter().map(|job| job.into_fields().id).collect()
 }
 
 #[tokio::test]

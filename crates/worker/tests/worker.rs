@@ -18,7 +18,7 @@ async fn a_job_added_later_is_started_at_once_and_completes() {
     assert_eq!(run.id, "a");
     run.end(Outcome::completed(&serde_json::json!({ "answer": 42 })));
     let job = world.until_state("a", State::Completed).await;
-    assert_eq!(job.result.unwrap().get(), r#"{"answer":42}"#);
+    assert_eq!(job.result.as_ref().unwrap().get(), r#"{"answer":42}"#);
     let hook = world.store.begin().await.unwrap().get(&"hook".into()).await.unwrap();
     assert_eq!(hook.unwrap(), "Completed", "the handler's rows are written with the end");
     worker.shutdown().await;
@@ -276,7 +276,7 @@ async fn reports_are_written_while_the_job_runs_and_kept_when_it_stops() {
     };
     tokio::time::timeout(PATIENCE, reported).await.expect("the report was never written");
     worker.shutdown().await;
-    assert_eq!(world.get("a").await.unwrap().info.unwrap().get(), r#"{"n":7}"#);
+    assert_eq!(world.get("a").await.unwrap().into_fields().info.unwrap().get(), r#"{"n":7}"#);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use crate::concurrency::{BucketRow, LimitedRow};
 use crate::dependencies::AfterRow;
 use crate::locks::{HolderRow, QueueRow, Spot};
 use crate::pieces::PIECE_BYTES;
-use crate::record::Record;
+use crate::record::ReadRecord;
 use crate::{Active, Claim, Input, Job, Keyspace, Parked, Then, output, unique_key as unique};
 
 /// All rows of one job.
@@ -138,7 +138,7 @@ pub fn read_record(key: &JobKey, value: &[u8]) -> Result<Job, serde_json::Error>
 
 /// Whether a stored record has fields of another place than its own, which readers ignore.
 pub fn has_other_fields(value: &[u8]) -> bool {
-    serde_json::from_slice::<Record<'_>>(value).is_ok_and(|record| record.contradicts_itself())
+    serde_json::from_slice::<ReadRecord>(value).is_ok_and(|record| record.contradicts_itself())
 }
 
 impl Job {

@@ -237,7 +237,7 @@ enum Owner {
     /// There is no job, or it has ended, or its document has released it.
     Nobody,
     /// This document has it already.
-    This(Box<Job>),
+    This(Job),
     /// Another document has it.
     Other { db: String, id: String },
     /// A request to `_replicate`.
@@ -252,7 +252,7 @@ async fn owner(doc: DocTx<'_>, id: &str) -> turnwise_queue::Result<Owner> {
     }
     let summary = Summary::of(&job).ok_or_else(|| super::corrupt("job summary"))?;
     Ok(match summary.document() {
-        Some((db, id)) if (db, id) == (doc.db, doc.id) => Owner::This(Box::new(job)),
+        Some((db, id)) if (db, id) == (doc.db, doc.id) => Owner::This(job),
         Some((db, id)) => Owner::Other { db: db.to_owned(), id: id.to_owned() },
         None => Owner::Request,
     })

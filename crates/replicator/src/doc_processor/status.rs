@@ -141,7 +141,7 @@ async fn of_row(
         status.last_updated = timestamp(job.changed_us);
         status.info = match job.reason() {
             Some(reason) => to_raw_value(&serde_json::json!({ "error": reason })).ok(),
-            None => active.and_then(|active| active.info).or(job.info),
+            None => active.and_then(|active| active.info).or(job.into_fields().info),
         };
     }
     Ok(status)

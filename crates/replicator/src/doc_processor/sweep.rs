@@ -40,8 +40,11 @@ pub async fn remove_finished_requests(store: &Store, keys: &Keyspace) -> turnwis
                     }
                     last = Some(job.id.clone());
                 }
-                let last =
-                    if batch.len() == BATCH { batch.into_iter().next_back().map(|job| job.id) } else { None };
+                let last = if batch.len() == BATCH {
+                    batch.into_iter().next_back().map(|job| job.into_fields().id)
+                } else {
+                    None
+                };
                 Ok::<_, turnwise_queue::Error>((last, count))
             })
             .await?;

@@ -111,7 +111,7 @@ impl Feed {
         // The job's next run reports that its options are not valid. A job that is gone leaves rows behind.
         let Some((replication, job)) = self.replication(&parked.id).await else { return Some(parked) };
         let stats: Stats =
-            job.info.and_then(|info| serde_json::from_str(info.get()).ok()).unwrap_or_default();
+            job.info.as_ref().and_then(|info| serde_json::from_str(info.get()).ok()).unwrap_or_default();
         match self.target_is_same(&replication, &parked.id, &stats).await {
             Ok(true) => None,
             Ok(false) => {

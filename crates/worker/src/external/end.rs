@@ -271,7 +271,7 @@ impl External {
                 let started_us = job.as_ref().and_then(|job| job.started_us).unwrap_or(now_us);
                 let ran_us = now_us.saturating_sub(started_us);
                 let of = (job_type, job.as_ref().and_then(|job| job.task.as_deref()));
-                let result = RunResult::of(&ending, job.as_deref());
+                let result = RunResult::of(&ending, job.as_ref());
                 self.metrics().ended(of, result, CrashKind::Error, ran_us);
                 if !account.ended(worker, claim, by_itself)
                     && let Some(before) = &before
@@ -279,7 +279,7 @@ impl External {
                 {
                     account.fair.end_unknown((&before.tenant, before.task.as_deref()), started_us, by_itself);
                 }
-                job.map(|job| *job)
+                job
             }
             Ended::AlreadyRecorded(job) => {
                 // An earlier attempt with unknown outcome has recorded it, or another server, which charges it.
@@ -287,7 +287,7 @@ impl External {
                     true => drop(account.ended(worker, claim, by_itself)),
                     false => account.ended_elsewhere(worker, claim),
                 }
-                Some(*job)
+                Some(job)
             }
         })
     }

@@ -235,7 +235,7 @@ impl<'a> Claims<'a> {
                 }
                 let options = jobs::options(tx, keys, &job).await?;
                 self.options_bytes += options.get().len();
-                self.claimed.push((*job, options));
+                self.claimed.push((job, options));
                 self.waits_us.push(waited_us);
                 Tried::Claimed
             }

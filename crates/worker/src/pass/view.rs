@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use turnwise_policy::predictive_queue::locks::Requests;
 use turnwise_policy::schedule::{self, Candidate, Decision, Rules, Verdict, schedule};
 use turnwise_queue::tenants::Pending;
-use turnwise_queue::{Job, Keyspace, Result, jobs};
+use turnwise_queue::{Job, JobFields, Keyspace, Result, jobs};
 use turnwise_store::Transaction;
 
 use super::Context;
@@ -39,7 +39,7 @@ impl Source<'_> {
             let job = jobs::peek(self.tx, self.keys, self.job_type, id).await?;
             if let Some(job) = job.filter(Job::is_pending) {
                 let order_us = job.order_us();
-                let Job { id, spec, .. } = job;
+                let JobFields { id, spec, .. } = job.into_fields();
                 // It has a reservation: whatever its priority, it precedes jobs of the window without one.
                 found.push(Pending { id, order_us, key: None, priority: 0, locks: spec.locks.into() });
             }

@@ -8,7 +8,7 @@ const STATS: &str =
 async fn ended(ending: Ending) -> (World, String) {
     let world = World::new().await;
     world.put("a", doc("s")).await.unwrap();
-    let id = world.job().await.id;
+    let id = world.job().await.id.clone();
     let claim = world.start(&id).await;
     world.documents.clock.advance(std::time::Duration::from_secs(59));
     world.end(&id, &claim, ending, Some(serde_json::from_str(STATS).unwrap())).await;
@@ -51,7 +51,7 @@ async fn a_failed_job_leaves_its_reason() {
 async fn a_cancelled_job_fails_its_document() {
     let world = World::new().await;
     world.put("a", doc("s")).await.unwrap();
-    let id = world.job().await.id;
+    let id = world.job().await.id.clone();
     let claim = world.start(&id).await;
     let (keys, job) = (world.keys(), id.as_str());
     world
@@ -87,7 +87,7 @@ async fn a_document_that_has_ended_stays_so_until_its_state_is_taken_out() {
     let mut again = finished;
     again.as_object_mut().unwrap().shift_remove("_replication_state");
     world.put("a", again).await.unwrap();
-    assert_eq!((world.job().await.id, world.state("a").await.as_str()), (id, "pending"));
+    assert_eq!((world.job().await.id.clone(), world.state("a").await.as_str()), (id, "pending"));
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn a_document_marked_as_failed_may_be_invalid() {
 async fn a_running_job_goes_when_its_document_says_it_has_ended() {
     let world = World::new().await;
     world.put("a", doc("s")).await.unwrap();
-    let id = world.job().await.id;
+    let id = world.job().await.id.clone();
     let claim = world.start(&id).await;
     let over = with(doc("s"), json!({"_replication_state": "completed"}));
     world.put("a", over.clone()).await.unwrap();
@@ -121,12 +121,12 @@ async fn a_running_job_goes_when_its_document_says_it_has_ended() {
 async fn the_late_end_of_an_old_job_writes_nothing() {
     let world = World::new().await;
     world.put("a", doc("one")).await.unwrap();
-    let old = world.job().await.id;
+    let old = world.job().await.id.clone();
     let claim = world.start(&old).await;
     world.put("a", doc("two")).await.unwrap();
     world.end(&old, &claim, completed(), None).await;
     assert_eq!(body(&world.get("a").await), doc("two"));
-    assert_ne!(world.job().await.id, old);
+    assert_ne!(world.job().await.id.clone(), old);
     assert_eq!(world.state("a").await, "pending");
 }
 
@@ -159,6 +159,6 @@ async fn finished_requests_are_removed_after_a_while() {
     assert_eq!(sweep().await, 0);
     world.documents.clock.advance(std::time::Duration::from_secs(601));
     assert_eq!(sweep().await, 1);
-    assert_eq!(world.job().await.id, "waits");
+    assert_eq!(world.job().await.id.clone(), "waits");
     assert_eq!(world.job().await.tenant, "_replicate");
 }

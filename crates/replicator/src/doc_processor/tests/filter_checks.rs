@@ -27,7 +27,7 @@ async fn scheduled() -> Running {
     running.sources.answer("d/f", Ok("old"));
     running.world.put("a", followed("s")).await.unwrap();
     running.until("a", "pending").await;
-    assert_eq!(running.world.job().await.id, id_with("s", "old"));
+    assert_eq!(running.world.job().await.id.clone(), id_with("s", "old"));
     running
 }
 
@@ -67,13 +67,13 @@ async fn changed_code_replaces_a_running_job_by_one_with_the_new_id() {
     assert_eq!((of(&old).cancel_requested(), of(&old).then()), (true, Then::Remove));
     assert_eq!(of(&new).state(), State::Pending);
     running.world.end(&old, &claim, Ending::Stopped, None).await;
-    assert_eq!(running.world.job().await.id, new);
+    assert_eq!(running.world.job().await.id.clone(), new);
     assert_eq!(body(&running.world.get("a").await), followed("s"));
     assert_eq!(running.world.status("a").await.unwrap()["start_time"], asked);
     // The filter is checked again, and may change back.
     running.sources.answer("d/f", Ok("old"));
     until(&running, async || running.job_of("a").await == old).await;
-    assert_eq!(running.world.job().await.id, old);
+    assert_eq!(running.world.job().await.id.clone(), old);
     let (world, _) = running.stop().await;
     assert_eq!(check_rows(world.keys(), &world.rows().await), []);
 }
@@ -117,7 +117,7 @@ async fn code_that_becomes_that_of_another_document_fails_the_later_one() {
         "Replication `{id}` specified by document `b` already started, triggered by document `a` from db `_replicator`"
     );
     assert_eq!(running.world.get("b").await.body["_replication_state_reason"], json!(reason));
-    assert_eq!(running.world.job().await.id, id);
+    assert_eq!(running.world.job().await.id.clone(), id);
     let (world, _) = running.stop().await;
     assert_eq!(check_rows(world.keys(), &world.rows().await), []);
 }
@@ -151,8 +151,8 @@ async fn a_response_about_a_changed_or_ended_document_is_discarded() {
     // When another document has its job, the response for the first one has arrived as well.
     running.world.put("b", followed("other")).await.unwrap();
     running.until("b", "pending").await;
-    assert_eq!(running.world.job().await.id, id_with("other", "new"));
-    assert_ne!(running.world.job().await.id, id);
+    assert_eq!(running.world.job().await.id.clone(), id_with("other", "new"));
+    assert_ne!(running.world.job().await.id.clone(), id);
     let (world, _) = running.stop().await;
     assert_eq!(check_rows(world.keys(), &world.rows().await), []);
 }

@@ -74,7 +74,7 @@ async fn the_later_of_two_documents_with_the_same_replication_fails() {
     world.put("a", doc("s")).await.unwrap();
     let written = world.put_in("x/_replicator", "b", doc("s")).await.unwrap();
     assert_eq!(written.rev.generation, 1);
-    let id = world.job().await.id;
+    let id = world.job().await.id.clone();
     let tx = world.store().begin().await.unwrap();
     let second = documents::read::get(&tx, world.keys(), "x/_replicator", "b", None).await.unwrap();
     assert_eq!(second.head.rev.generation, 2);
@@ -95,7 +95,7 @@ async fn the_later_of_two_documents_with_the_same_replication_fails() {
 async fn a_changed_document_changes_its_job() {
     let world = World::new().await;
     world.put("a", doc("one")).await.unwrap();
-    let first = world.job().await.id;
+    let first = world.job().await.id.clone();
     world.put("a", doc("two")).await.unwrap();
     let second = world.job().await;
     assert_ne!(second.id, first);
@@ -115,7 +115,7 @@ async fn a_changed_document_changes_its_job() {
 async fn a_running_job_is_restarted_with_what_has_changed() {
     let world = World::new().await;
     world.put("a", doc("s")).await.unwrap();
-    let id = world.job().await.id;
+    let id = world.job().await.id.clone();
     let claim = world.start(&id).await;
     assert_eq!(world.state("a").await, "running");
     // No relevant change: the job continues.
@@ -143,7 +143,7 @@ async fn deleting_a_document_ends_its_job() {
     assert_eq!(world.status("a").await, None);
     // A running job gets the request to stop, and is removed after it has stopped.
     world.put("a", doc("s")).await.unwrap();
-    let id = world.job().await.id;
+    let id = world.job().await.id.clone();
     let claim = world.start(&id).await;
     world.delete("a").await;
     assert!(world.job().await.cancel_requested());
@@ -157,7 +157,7 @@ async fn deleting_a_document_ends_its_job() {
 async fn a_document_written_while_its_deleted_namesake_stops_runs_afterwards() {
     let world = World::new().await;
     world.put("a", doc("s")).await.unwrap();
-    let id = world.job().await.id;
+    let id = world.job().await.id.clone();
     let claim = world.start(&id).await;
     world.delete("a").await;
     // With another id, the same replication id, and other options.
@@ -204,7 +204,7 @@ async fn a_deleted_database_takes_its_jobs_along() {
     world.put_in("x/_replicator", "kept", doc("kept")).await.unwrap();
     let kept = world.jobs().await.into_iter().filter(|job| job.tenant != DB).collect::<Vec<_>>();
     delete_database(world.store(), world.keys(), DB).await.unwrap();
-    assert_eq!(world.job().await.id, kept[0].id);
+    assert_eq!(world.job().await.id.clone(), kept[0].id);
     assert!(matches!(world.documents.get("d1", None).await, Err(Error::NoDatabase)));
     world.documents.create(DB).await.unwrap();
     assert_eq!(world.documents.counters().await, Default::default());
