@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
@@ -266,7 +266,7 @@ pub async fn claim_within<'a>(
     let timeouts = terms.timeouts;
     let buckets = limits.iter().map(|limit| limit.bucket.clone()).collect();
     let run = Run::new(claim.clone(), terms, held, buckets);
-    move_to(tx, keys, &mut job, Place::Active(Box::new(run)))?;
+    move_to(tx, keys, &mut job, Place::Active(Arc::new(run)))?;
     job.started_us = Some(now_us);
     job.record(now_us, EventKind::Started, kept.history);
     events::happened(tx, keys, &job, &EventKind::Started, job.state(), now_us)?;
@@ -748,7 +748,7 @@ fn waiting(order_us: i64, next: &Next) -> Place {
 
 /// Clears the active row, its deadline, the locks and the places in buckets, and keeps the last report. Returns the run; the
 /// job stays in its place until it [moves](move_to).
-async fn end_run(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &Claim) -> Result<Run> {
+async fn end_run(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &Claim) -> Result<Arc<Run>> {
     if let Some((info, deadline)) = read_active_info(tx, keys, job, &claim.worker).await? {
         job.info = info;
         if let Some(deadline) = deadline {
@@ -759,7 +759,10 @@ async fn end_run(tx: &Transaction, keys: &Keyspace, job: &mut Job, claim: &Claim
     concurrency::release(tx, keys, job).await?;
     concurrency::wake_for_task(tx, keys, job).await?;
     tx.clear(keys.active_entry(&job.job_type, &claim.worker, &job.id))?;
-    job.run().cloned().ok_or_else(|| corrupt("job record", "not a run"))
+    match &job.place {
+        Place::Active(run) => Ok(run.clone()),
+        _ => Err(corrupt("job record", "not a run")),
+    }
 }
 
 /// The job, if this claim still holds it and its worker is still a member.

@@ -26,6 +26,7 @@
 //! and the same argument applies to the add that made its job awaited.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
@@ -471,7 +472,7 @@ async fn settle_one(
                     move_to(tx, keys, &mut job, to)?;
                 }
                 Place::Blocked { unmet, .. } => *unmet -= 1,
-                Place::Active(run) => run.next.unmet -= 1,
+                Place::Active(run) => Arc::make_mut(run).next.unmet -= 1,
                 _ => return Err(corrupt("job record", "it waits for other jobs, and is not blocked")),
             }
         }

@@ -1,6 +1,7 @@
 //! The operations of clients on jobs.
 
 use std::mem;
+use std::sync::Arc;
 
 use async_recursion::async_recursion as boxed;
 use bytes::Bytes;
@@ -335,6 +336,7 @@ fn change(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob) -> Res
     let mut spec = new.spec.clone();
     let job = &mut **job;
     if let Place::Active(run) = &mut job.place {
+        let run = Arc::make_mut(run);
         let next = mem::replace(&mut spec.locks, mem::take(&mut job.spec.locks));
         run.next.locks = (next != spec.locks).then_some(next);
     }
@@ -554,6 +556,7 @@ pub async fn cancel(
     match &mut job.place {
         Place::Ended(_) => return Ok(Cancelled::AlreadyEnded),
         Place::Active(run) => {
+            let run = Arc::make_mut(run);
             let again = run.then == Then::Again;
             // A cancellation replaces the refusal of the next run as the reason.
             run.next.refused = None;

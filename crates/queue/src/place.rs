@@ -20,6 +20,8 @@
 //! old place, writes the row of the new place, and wakes the workers that wait for such a change. The caller writes the
 //! record.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use turnwise_policy::eligibility::concurrency::{Bucket, Limit};
 use turnwise_policy::eligibility::dependencies::DependencyEnd;
@@ -80,7 +82,7 @@ pub enum Place {
         limit: Limit,
     },
     /// A worker has claimed it.
-    Active(Box<Run>),
+    Active(Arc<Run>),
     /// Has ended. It stays in this state until a client adds or retries it.
     Ended(End),
 }
@@ -346,7 +348,7 @@ impl Job {
     /// The same, mutable.
     pub(crate) fn run_mut(&mut self) -> Option<&mut Run> {
         match &mut self.place {
-            Place::Active(run) => Some(run),
+            Place::Active(run) => Some(Arc::make_mut(run)),
             _ => None,
         }
     }

@@ -9,7 +9,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::ser::SerializeMap as _;
@@ -373,7 +373,7 @@ impl TryFrom<ReadRecord> for Job {
                 (0, None, None, Some(at)) => Place::Parked { until_us, at: at.into_owned() },
                 (0, None, None, None) => Place::Delayed { until_us },
             },
-            State::Running | State::Waiting => Place::Active(Box::new(Run {
+            State::Running | State::Waiting => Place::Active(Arc::new(Run {
                 claim: record.claim.ok_or("it is running, and has no claim")?.0.into_owned(),
                 terms: if record.usual_terms { Terms::usual().clone() } else { record.terms.into_owned() },
                 held: record.held.map(Cow::into_owned),
@@ -522,7 +522,7 @@ mod tests {
         let limited = Limit { bucket: Bucket::Reason("a".into()), most: 2 };
         let claim = Claim { worker: "w".into(), number: 4 };
         let mut run = Run::new(claim, Terms::default(), None, vec![Bucket::Reason("a".into())]);
-        let plain = Place::Active(Box::new(run.clone()));
+        let plain = Place::Active(Arc::new(run.clone()));
         (run.then, run.cancel_requested) = (Then::Again, true);
         run.next = Next { not_before_us: 9, unmet: 1, refused: Some("no".into()), ..Next::default() };
         let parked = Parked { group: "g".into(), key: "k".into() };
@@ -552,7 +552,7 @@ mod tests {
             ),
             (plain, json!({"state": "running", "claim": ["w", 4], "buckets": [{"reason": "a"}]})),
             (
-                Place::Active(Box::new(run)),
+                Place::Active(Arc::new(run)),
                 json!({"state": "running", "claim": ["w", 4], "buckets": [{"reason": "a"}], "order_us": 9,
                     "then": "again", "cancel_requested": true, "unmet": 1, "next_refused": "no"}),
             ),

@@ -136,8 +136,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "pending_entry_stays_at_claim",
         file: "crates/queue/src/claims.rs",
-        find: "    move_to(tx, keys, &mut job, Place::Active(Box::new(run)))?;",
-        replace: "    job.place = Place::Active(Box::new(run));",
+        find: "    move_to(tx, keys, &mut job, Place::Active(Arc::new(run)))?;",
+        replace: "    job.place = Place::Active(Arc::new(run));",
         why: "A running job is still in the queue.",
     },
     Mutant {

@@ -9,7 +9,6 @@ use super::JobKey;
 use crate::encoding::hex;
 use crate::ended::EndedKey;
 use crate::index_row::IndexRow;
-use crate::keyspace::QueuePlace;
 use crate::locks::Spot;
 use crate::output;
 use crate::{Keyspace, Parked};
@@ -188,7 +187,7 @@ impl Row {
             ("logs", 3) => Row::Output(pair(1, 2)?, output::LOG.to_owned(), output::HEAD),
             ("output", 5) => Row::Output(pair(1, 2)?, text(3)?, number(4)?),
             ("pending", _) => {
-                let (place, id) = QueuePlace::of_elements(elements.get(2..)?)?;
+                let (place, id) = keys.parse_pending(key).ok()?;
                 Row::Index((text(1)?, id), IndexRow::Pending(place))
             }
             ("delayed", 4) => Row::Index(pair(1, 3)?, IndexRow::Delayed(number(2)?)),

@@ -50,6 +50,11 @@ impl<'a> Elements<'a> {
         self.read()
     }
 
+    /// A float.
+    pub fn float(&mut self) -> Option<f64> {
+        self.read()
+    }
+
     fn read<T: TupleUnpack<'a>>(&mut self) -> Option<T> {
         let (element, Rest(rest)): (T, Rest<'a>) = unpack(self.key.get(self.at..)?).ok()?;
         self.at = self.key.len() - rest.len();

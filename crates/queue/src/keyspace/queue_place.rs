@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use turnwise_store::Result;
 use turnwise_store::key::pack;
-use turnwise_store::tuple::Element;
 
+use super::elements::{Elements, FLOAT};
 use super::{KeyRange, Keyspace};
 
 /// Where a pending job is in its tenant's queue.
@@ -28,19 +28,21 @@ impl QueuePlace {
         QueuePlace { tenant: tenant.to_owned(), key: None, priority: 0, order_us }
     }
 
-    /// The elements of a pending row's key after its type.
-    pub(crate) fn of_elements(elements: &[Element<'_>]) -> Option<(QueuePlace, String)> {
-        let (Element::String(tenant), rest) = elements.split_first()? else { return None };
-        let (key, rest) = match rest.split_first()? {
-            (Element::Double(key), rest) => {
-                (Some(SortKey::new(*key).filter(|sorted| sorted.get().to_bits() == key.to_bits())?), rest)
+    /// Reads the elements of a pending row's key after its type, which are the last ones.
+    fn read(elements: &mut Elements<'_>) -> Option<(QueuePlace, String)> {
+        let tenant = elements.text()?.into_owned();
+        let key = match elements.peek()? {
+            FLOAT => {
+                let key = elements.float()?;
+                Some(SortKey::new(key).filter(|sorted| sorted.get().to_bits() == key.to_bits())?)
             }
-            _ => (None, rest),
+            _ => None,
         };
-        let [Element::Int(priority), Element::Int(order_us), Element::String(id)] = rest else { return None };
-        let priority = i8::try_from(*priority).ok()?;
-        let place = QueuePlace { tenant: tenant.as_ref().to_owned(), key, priority, order_us: *order_us };
-        Some((place, id.as_ref().to_owned()))
+        let priority = i8::try_from(elements.int()?).ok()?;
+        let order_us = elements.int()?;
+        let id = elements.text()?.into_owned();
+        let is_whole = elements.peek().is_none();
+        is_whole.then_some((QueuePlace { tenant, key, priority, order_us }, id))
     }
 }
 
@@ -64,8 +66,13 @@ impl Keyspace {
 
     /// Place and job id of a key of [`Keyspace::pending`].
     pub fn parse_pending(&self, key: &[u8]) -> Result<(QueuePlace, String)> {
-        let elements = self.unpack(key).unwrap_or_default();
-        elements.get(2..).and_then(QueuePlace::of_elements).ok_or_else(|| self.unreadable(key))
+        let read = || {
+            let mut elements = Elements::at(key, self.space.bytes().len());
+            let _family = self.contains(key).then(|| elements.text())??;
+            let _type = elements.text()?;
+            QueuePlace::read(&mut elements)
+        };
+        read().ok_or_else(|| self.unreadable(key))
     }
 }
 

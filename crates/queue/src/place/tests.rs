@@ -9,7 +9,7 @@ fn claim() -> Claim {
 }
 
 fn active() -> Place {
-    Place::Active(Box::new(Run::new(claim(), Terms::default(), None, Vec::new())))
+    Place::Active(Arc::new(Run::new(claim(), Terms::default(), None, Vec::new())))
 }
 
 /// One place of each kind, by its name.
