@@ -77,17 +77,17 @@ impl<T: DeserializeOwned + Default + Send + 'static> FromRequest<App> for OrNoth
 ///
 /// First as JSON of any shape that every JSON library can read.
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
-    if let Err(error) = turnwise_protocol::json::check_body(bytes) {
+    let text = turnwise_protocol::json::check_body(bytes).map_err(|error| {
         let reason = format!("the body is not JSON that can be read: {}", shortened(&error.to_string()));
         let hint =
             "send one JSON object, UTF-8, nested no deeper than 100, without numbers beyond a double's range";
-        return Err(V1Error::new(StatusCode::BAD_REQUEST, codes::BAD_JSON, reason, hint));
-    }
-    if let Ok(Object(value)) = serde_json::from_slice(bytes) {
+        V1Error::new(StatusCode::BAD_REQUEST, codes::BAD_JSON, reason, hint)
+    })?;
+    if let Ok(Object(value)) = serde_json::from_str(text) {
         return Ok(value);
     }
     // Once more, to find the place of the mistake: keeping track of it costs as much as the rest.
-    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let mut json = serde_json::Deserializer::from_str(text);
     match serde_path_to_error::deserialize::<_, Object<T>>(&mut json) {
         Ok(Object(value)) => Ok(value),
         Err(error) => {

@@ -4,9 +4,10 @@
 //! every number must be readable, and every text must be valid Unicode.
 
 use std::fmt;
+use std::str::{self, Utf8Error};
 
 use serde::Deserializer;
-use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::{Accepted, AddedJob, AddedJobs, Ended, EndedRuns, MAX_DEPTH};
@@ -34,12 +35,17 @@ macro_rules! frequent {
 }
 frequent!(Accepted, AddedJob, AddedJobs, Ended, EndedRuns);
 
-/// Checks the body of a request.
+/// Checks the body of a request, and returns its text.
 ///
 /// # Errors
 /// It is not JSON that the server takes.
-pub fn check_body(bytes: &[u8]) -> Result<(), serde_json::Error> {
-    check(bytes, 0)
+pub fn check_body(bytes: &[u8]) -> Result<&str, serde_json::Error> {
+    // Checked at once, which is faster than text by text.
+    let not_utf8 = |error: Utf8Error| {
+        serde_json::Error::custom(format!("byte {} and those behind it are not UTF-8", error.valid_up_to()))
+    };
+    let text = str::from_utf8(bytes).map_err(not_utf8)?;
+    check(text, 0).map(|()| text)
 }
 
 /// Checks the options of a job, which a client sends in the body of a request. The error has their line and column.
@@ -47,7 +53,7 @@ pub fn check_body(bytes: &[u8]) -> Result<(), serde_json::Error> {
 /// # Errors
 /// The server would refuse the request.
 pub fn check_options(text: &str) -> Result<(), serde_json::Error> {
-    check(text.as_bytes(), DEPTH_OF_OPTIONS)
+    check(text, DEPTH_OF_OPTIONS)
 }
 
 /// Checks a result or a report, which a worker sends in the body of a request.
@@ -55,11 +61,11 @@ pub fn check_options(text: &str) -> Result<(), serde_json::Error> {
 /// # Errors
 /// The server would refuse it, and the whole request.
 pub fn check_result(value: &RawValue) -> Result<(), serde_json::Error> {
-    check(value.get().as_bytes(), DEPTH_OF_A_RESULT)
+    check(value.get(), DEPTH_OF_A_RESULT)
 }
 
-fn check(bytes: &[u8], depth: usize) -> Result<(), serde_json::Error> {
-    let mut json = serde_json::Deserializer::from_slice(bytes);
+fn check(text: &str, depth: usize) -> Result<(), serde_json::Error> {
+    let mut json = serde_json::Deserializer::from_str(text);
     Readable { depth }.deserialize(&mut json).and_then(|()| json.end())
 }
 

@@ -24,7 +24,9 @@ pub(crate) fn encode<T: Serialize>(row: &T) -> Bytes {
 
 /// The content of a value; `what` names its row in an error.
 pub(crate) fn decode<T: DeserializeOwned>(what: &str, value: &[u8]) -> Result<T> {
-    serde_json::from_slice(value).map_err(|error| corrupt(what, error))
+    // Checked at once, which is faster than text by text.
+    let text = std::str::from_utf8(value).map_err(|error| corrupt(what, error))?;
+    serde_json::from_str(text).map_err(|error| corrupt(what, error))
 }
 
 /// Bytes as hexadecimal digits.

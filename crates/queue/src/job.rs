@@ -285,6 +285,41 @@ pub struct JobFields {
     pub(crate) options: Option<Hidden>,
 }
 
+impl JobFields {
+    /// Those of a new job that is in no place yet.
+    pub(crate) fn new(job_type: String, id: String, spec: JobSpec, now_us: i64) -> Self {
+        JobFields {
+            job_type,
+            id,
+            place: Place::pending(now_us),
+            spec,
+            added_us: now_us,
+            started_us: None,
+            changed_us: now_us,
+            awaited: None,
+            followed: false,
+            hold: None,
+            refused: None,
+            priority: 0,
+            sort_key: None,
+            crashes: 0,
+            attempts: 0,
+            snoozes: 0,
+            due_us: None,
+            unique_key: None,
+            ended_claim: None,
+            history: Vec::new(),
+            info: None,
+            result: None,
+            stored_result: None,
+            error_class: None,
+            has_output: false,
+            options_changes: 0,
+            options: None,
+        }
+    }
+}
+
 impl From<JobFields> for Job {
     fn from(fields: JobFields) -> Self {
         Job(Box::new(fields))

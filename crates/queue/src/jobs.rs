@@ -271,35 +271,8 @@ async fn begin(tx: &Transaction, keys: &Keyspace, job: &mut Job, new: &NewJob, n
 
 /// A new job that is in no place yet.
 fn create(new: &NewJob, now_us: i64) -> Job {
-    let fields = JobFields {
-        job_type: new.job_type.clone(),
-        id: new.id.clone(),
-        place: Place::pending(now_us),
-        spec: new.spec.clone(),
-        added_us: now_us,
-        started_us: None,
-        changed_us: now_us,
-        awaited: None,
-        followed: false,
-        hold: None,
-        refused: None,
-        priority: new.priority.unwrap_or(0),
-        sort_key: None,
-        crashes: 0,
-        attempts: 0,
-        snoozes: 0,
-        due_us: None,
-        unique_key: None,
-        ended_claim: None,
-        history: Vec::new(),
-        info: None,
-        result: None,
-        stored_result: None,
-        error_class: None,
-        has_output: false,
-        options_changes: 0,
-        options: None,
-    };
+    let mut fields = JobFields::new(new.job_type.clone(), new.id.clone(), new.spec.clone(), now_us);
+    fields.priority = new.priority.unwrap_or(0);
     fields.into()
 }
 

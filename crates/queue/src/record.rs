@@ -97,7 +97,8 @@ macro_rules! record {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
-                let ReadRecord { record, spec } = self;
+                let ReadRecord { record, job } = self;
+                let spec = &mut job.spec;
                 let mut has_state = false;
                 while let Some(field) = fields.next_key()? {
                     match field {
@@ -123,18 +124,19 @@ macro_rules! record {
     };
 }
 
-/// A record that is read: without what the client has stated, and that.
+/// A record that is read: without what the client has stated, and a job that has only this so far.
 #[derive(Clone)]
 pub(crate) struct ReadRecord {
     record: Record<'static>,
-    spec: JobSpec,
+    job: Job,
 }
 
 impl<'de> Deserialize<'de> for ReadRecord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         static NOTHING: LazyLock<JobSpec> = LazyLock::new(JobSpec::default);
         let spec = JobSpec { tenant: String::new(), ..JobSpec::default() };
-        let mut read = ReadRecord { record: Record::new(State::Pending, &NOTHING), spec };
+        let job = JobFields::new(String::new(), String::new(), spec, 0).into();
+        let mut read = ReadRecord { record: Record::new(State::Pending, &NOTHING), job };
         deserializer.deserialize_map(&mut read)?;
         Ok(read)
     }
@@ -220,7 +222,7 @@ pub(crate) mod spec_alone {
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<JobSpec, D::Error> {
-        Ok(ReadRecord::deserialize(deserializer)?.spec)
+        Ok(ReadRecord::deserialize(deserializer)?.job.into_fields().spec)
     }
 }
 
@@ -343,20 +345,17 @@ impl<'a> Record<'a> {
 impl ReadRecord {
     /// Whether the record has fields of another place than the one that it states.
     pub(crate) fn contradicts_itself(&self) -> bool {
-        let Ok(job) = Job::try_from(self.clone()) else { return true };
+        let Ok(job) = self.clone().into_job() else { return true };
         let as_stored = |mut record: Record<'_>| {
             record.with_all_times(&job);
             crate::rows::encode(&record)
         };
-        as_stored(self.record.clone().with_spec(&self.spec)) != as_stored(Record::from(&job))
+        as_stored(self.record.clone().with_spec(&self.job.spec)) != as_stored(Record::from(&job))
     }
-}
 
-impl TryFrom<ReadRecord> for Job {
-    type Error = &'static str;
-
-    /// `job_type` and `id` are in the key; the caller fills them in.
-    fn try_from(ReadRecord { record, spec }: ReadRecord) -> Result<Self, Self::Error> {
+    /// The job. Its type and its id are in the key; the caller fills them in.
+    fn into_job(self) -> Result<Job, &'static str> {
+        let ReadRecord { record, mut job } = self;
         let owned = |json: Option<Cow<'_, RawValue>>| json.map(Cow::into_owned);
         let history = record.history.into_owned();
         let added_us = record.added_us.or_else(|| latest_added(&history));
@@ -392,36 +391,32 @@ impl TryFrom<ReadRecord> for Job {
             State::Failed => Place::Ended(End::Failed),
             State::Cancelled => Place::Ended(End::Cancelled),
         };
-        let fields = JobFields {
-            job_type: String::new(),
-            id: String::new(),
-            place,
-            spec,
-            added_us: added_us.ok_or("it states no time of its adding")?,
-            started_us: record.started_us.unwrap_or_else(|| latest_started(&history)),
-            changed_us: changed_us.ok_or("it states no time of its last change")?,
-            awaited: record.awaited,
-            followed: record.followed,
-            hold: record.hold,
-            refused: record.refused.map(Cow::into_owned),
-            priority: record.class,
-            sort_key: record.priority,
-            crashes: record.crashes,
-            attempts: record.attempts,
-            snoozes: record.snoozes,
-            due_us: record.due_us,
-            unique_key: record.unique_key.map(Cow::into_owned),
-            ended_claim: record.ended_claim.map(|claim| claim.0.into_owned()),
-            history,
-            info: owned(record.info),
-            result: owned(record.result),
-            stored_result: record.stored_result.map(Cow::into_owned),
-            error_class: record.error_class.map(Cow::into_owned),
-            has_output: record.has_output,
-            options_changes: record.options_changes,
-            options: record.options.map(|options| Hidden(options.into_owned())),
-        };
-        Ok(fields.into())
+        let fields = &mut *job;
+        fields.place = place;
+        fields.added_us = added_us.ok_or("it states no time of its adding")?;
+        fields.started_us = record.started_us.unwrap_or_else(|| latest_started(&history));
+        fields.changed_us = changed_us.ok_or("it states no time of its last change")?;
+        fields.awaited = record.awaited;
+        fields.followed = record.followed;
+        fields.hold = record.hold;
+        fields.refused = record.refused.map(Cow::into_owned);
+        fields.priority = record.class;
+        fields.sort_key = record.priority;
+        fields.crashes = record.crashes;
+        fields.attempts = record.attempts;
+        fields.snoozes = record.snoozes;
+        fields.due_us = record.due_us;
+        fields.unique_key = record.unique_key.map(Cow::into_owned);
+        fields.ended_claim = record.ended_claim.map(|claim| claim.0.into_owned());
+        fields.info = owned(record.info);
+        fields.result = owned(record.result);
+        fields.stored_result = record.stored_result.map(Cow::into_owned);
+        fields.error_class = record.error_class.map(Cow::into_owned);
+        fields.has_output = record.has_output;
+        fields.options_changes = record.options_changes;
+        fields.options = record.options.map(|options| Hidden(options.into_owned()));
+        fields.history = history;
+        Ok(job)
     }
 }
 
@@ -445,7 +440,7 @@ impl Serialize for Job {
 
 impl<'de> Deserialize<'de> for Job {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Job::try_from(ReadRecord::deserialize(deserializer)?).map_err(D::Error::custom)
+        ReadRecord::deserialize(deserializer)?.into_job().map_err(D::Error::custom)
     }
 }
 

@@ -78,17 +78,24 @@ impl Gaps {
         self.count.store(state.gaps.len(), Ordering::Release);
     }
 
-    /// Splits the gaps at keys that were set.
+    /// Splits the gaps at keys that were set, which are sorted.
     pub(super) fn cut<'a>(&self, keys: impl Iterator<Item = &'a Bytes>) {
         let mut state = self.state.lock();
         if state.gaps.is_empty() {
             return;
         }
+        // The begin of the next gap behind a key that is in none: so are all keys before it.
+        let mut next: Option<Option<Bytes>> = None;
         for key in keys {
-            let Some((begin, gap)) = state.gaps.range_mut::<Bytes, _>(..=key).next_back() else { continue };
-            if gap.end <= *key {
+            if next.as_ref().is_some_and(|next| next.as_ref().is_none_or(|next| key < next)) {
                 continue;
             }
+            let around = state.gaps.range_mut::<Bytes, _>(..=key).next_back();
+            let Some((begin, gap)) = around.filter(|(_, gap)| gap.end > *key) else {
+                let behind = (Bound::Excluded(key), Bound::Unbounded);
+                next = Some(state.gaps.range::<Bytes, _>(behind).next().map(|(begin, _)| begin.clone()));
+                continue;
+            };
             let (begin, since) = (begin.clone(), gap.since);
             let end = std::mem::replace(&mut gap.end, key.clone());
             if begin == *key {

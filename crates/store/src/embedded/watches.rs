@@ -1,10 +1,11 @@
 //! Watches, and the keys that they wait for.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use foldhash::fast::FixedState;
 use tokio::sync::oneshot;
 
 use crate::sync::Mutex;
@@ -22,7 +23,7 @@ pub(super) struct Watches {
 
 #[derive(Default)]
 struct Waiting {
-    by_key: BTreeMap<Bytes, Vec<Waiter>>,
+    by_key: HashMap<Bytes, Vec<Waiter>, FixedState>,
     next_id: u64,
     closed: bool,
 }
