@@ -8,7 +8,8 @@ use std::process::Command;
 use serde_json::Value;
 
 /// The product's crates. Each may use the crates before it, but none after it.
-const LAYERS: [&str; 26] = [
+const LAYERS: [&str; 27] = [
+    "turnwise-allocator",
     "turnwise-calendar",
     "turnwise-policy",
     "turnwise-catalogue",
