@@ -321,7 +321,7 @@ impl Follower {
 
     async fn push_end(&mut self, job: Job, tx: turnwise_store::Transaction) -> Result<()> {
         let id = self.last.map(|event| LastSeen { event, end: true });
-        let job: api::Job = view::job(&self.about.app, &tx, job).await?;
+        let job = view::whole(&self.about.app, &self.about.caller, &tx, job).await?;
         self.ready.push(names::END, id, &job);
         self.ready.done = true;
         Ok(())

@@ -110,7 +110,7 @@ pub(super) async fn wait_for_job(
         let job = visible(&app, &caller, &tx, &path).await?;
         let finished = job.state().is_final();
         if finished || over {
-            let job = view::job(&app, &tx, job).await?;
+            let job = view::whole(&app, &caller, &tx, job).await?;
             return Ok(Shown(WaitAnswer { finished, job }));
         }
         drop(tx);

@@ -11,9 +11,9 @@ use turnwise_protocol::{
     self as api, LogLevel, LogPage, MAX_LIMIT, MAX_LOG_LINES, MAX_TIME_US, NewLogLine, Removed,
     ServerSentEvent,
 };
-use turnwise_queue::LogLine;
 use turnwise_queue::output::{self, JobResult, Level};
 use turnwise_queue::secrets::{self, Secrets};
+use turnwise_queue::{LogLine, State};
 use turnwise_web::access::Caller;
 use utoipa::IntoParams;
 
@@ -99,7 +99,12 @@ pub(super) async fn get_result(Call { app, caller, path }: Call<JobPath>) -> Res
             "only a job that has completed has one; GET /v1/jobs/{type}/{id}/wait waits for its end",
         )
     };
-    output::result(&tx, &app.keys, &job).await?.map(response).ok_or_else(no_result)
+    match output::result(&tx, &app.keys, &job).await? {
+        Some(result) => Ok(response(result)),
+        // Its worker has left it out.
+        None if job.state() == State::Completed => Ok(response(RawValue::NULL.to_owned().into())),
+        None => Err(no_result()),
+    }
 }
 
 /// A response with a result.

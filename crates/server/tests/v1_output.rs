@@ -20,7 +20,7 @@ async fn add(server: &TestServer, body: Value) {
 async fn a_result_is_read_as_it_was_sent_and_lists_do_not_carry_it() {
     let server = TestServer::start_with("[jobs]\nmax_result_bytes = 300000\n").await;
     let worker = ExternalWorker::register(&server, "t", 9).await;
-    for id in ["small", "large", "bytes", "page", "over"] {
+    for id in ["small", "large", "bytes", "page", "over", "none"] {
         add(&server, json!({ "id": id })).await;
     }
     let claims: Vec<Value> = worker.accept(0, 9).await.iter().map(|job| job["claim"].clone()).collect();
@@ -34,6 +34,7 @@ async fn a_result_is_read_as_it_was_sent_and_lists_do_not_carry_it() {
         { "id": "bytes", "claim": claims[2], "data": "AP8H", "media_type": "image/png" },
         { "id": "page", "claim": claims[3], "data": "PHNjcmlwdD4=", "media_type": "text/html" },
         { "id": "over", "claim": claims[4], "result": over },
+        { "id": "none", "claim": claims[5] },
     ] });
     let ended = worker.call("end", end).await;
     assert_eq!(ended.status, 200, "{}", ended.body);
@@ -50,6 +51,9 @@ async fn a_result_is_read_as_it_was_sent_and_lists_do_not_carry_it() {
     assert_eq!(job(&server, "small").await["result"], json!({ "n": 1.5 }));
     let listed = server.get("/v1/jobs?type=t").await.body;
     assert!(listed["jobs"].as_array().unwrap().iter().all(|job| job["result"].is_null()), "{listed}");
+
+    assert_eq!(server.get("/v1/jobs/t/none/result").await.body, Value::Null);
+    assert_eq!(server.get("/v1/jobs/t/over/result").await.status, 404);
 
     let bytes = server.request("GET", "/v1/jobs/t/bytes/result").send().await.unwrap();
     assert_eq!(bytes.headers()["content-type"], "image/png");

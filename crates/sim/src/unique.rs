@@ -169,7 +169,9 @@ impl UniqueKeys {
         let takes = is.filter(|is| was != Some(*is) && (is.held || is.until_us.is_some()));
         if let Some(takes) = takes {
             let is_free = others().all(|period| period.until_us <= clock_us);
-            let is_alone = takes.held || holders.is_empty();
+            // The adds of one commit have times of their own: one may take the key when the period of another one is over.
+            let is_over = takes.until_us.is_some_and(|until_us| until_us <= clock_us);
+            let is_alone = takes.held || is_over || holders.is_empty();
             ensure(is_free && is_alone, ONE, story)?;
             periods.iter_mut().for_each(|period| period.over_us = period.over_us.min(now_us));
             if let Some(until_us) = takes.until_us {
