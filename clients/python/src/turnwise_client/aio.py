@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class AsyncClient:
-    """A asynchronous client of a turnwise server, or of several on one store. Close it, or use it in `async with`.
+    """An asynchronous client of a turnwise server, or of several on one store. Close it, or use it in `async with`.
 
     `url` is one URL, several, or several with commas between them; by default that of `TURNWISE_SERVER`. `token` is by default that of
     `TURNWISE_TOKEN`. Requests are repeated for `retry_for` seconds while repeating them is harmless."""
