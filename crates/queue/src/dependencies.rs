@@ -5,7 +5,7 @@
 //! The transaction that ends a job updates its dependents ([`settle_ended`]). It removes one row of each dependent. With its
 //! last row a dependent is pending, and with the first end that it does not accept it is cancelled.
 //!
-//! *Only awaited jobs cost more.* The record of a job with dependents says so ([`Job::awaited`]). The end of any other job
+//! *Only awaited jobs cost more.* The record of a job with dependents says so ([`Job::awaited`](crate::JobFields::awaited)). The end of any other job
 //! reads nothing more. The first dependent writes this field, and so conflicts with the job's end: no dependent is missed.
 //! The record names a *group*: the jobs that wait for this end, and not for a later end of a job with the same id.
 //!

@@ -4,7 +4,7 @@
 //! limit keeps returns to its place in the queue: they may decide otherwise now.
 //!
 //! *Holds.* A held job is in [`Place::Paused`], under the name of its [`Holder`], which no filter may have. It keeps the time of the place that it left: a release puts it back to its
-//! place in the queue, or delays it until that time. A change of the filters does not release it. The hold of a job that waits for others is a note ([`Job::hold`]): the job is
+//! place in the queue, or delays it until that time. A change of the filters does not release it. The hold of a job that waits for others is a note ([`Job::hold`](crate::JobFields::hold)): the job is
 //! held when it would return to the queue. So is a job that an operator holds when it ends, for example because its client cancels it, and that runs again.
 //!
 //! The history states who changed which members, and never their values. A line that depended on values would tell a client that guesses

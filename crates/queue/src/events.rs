@@ -81,7 +81,7 @@ pub struct JobEvent {
     /// Why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What the error has in common with others, if it stated its class ([`Job::error_class`]).
+    /// What the error has in common with others, if it stated its class ([`Job::error_class`](crate::JobFields::error_class)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
 }

@@ -2,7 +2,7 @@
 //!
 //! *Model.* `("followers", on_type, on_id, type, id)` has a job that gets the result of another one ([`crate::Inputs`]), or that was cancelled because
 //! of its end. Such a row belongs to the job that is followed, and goes with its record, which states that there may be some
-//! ([`Job::followed`]). So the end of a follower writes nothing here, a job that no one follows costs nothing, and many followers of one job
+//! ([`Job::followed`](crate::JobFields::followed)). So the end of a follower writes nothing here, a job that no one follows costs nothing, and many followers of one job
 //! share no row that each of them writes. A follower that is removed, or no longer names an input, clears its row there: a job that is added again
 //! every day is never removed, and would collect them.
 //!

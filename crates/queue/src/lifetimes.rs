@@ -1,7 +1,7 @@
 //! Jobs that must start within a time, and records that are kept for a time of their own.
 //!
 //! *Model.* A job that waits for its first start may have a time at which it fails ([`crate::Lifetime::start_within_us`]), and a job that has ended
-//! one at which its record is removed ([`crate::Lifetime::keep_us`]). The record states it ([`Job::due_us`]), and an index has it:
+//! one at which its record is removed ([`crate::Lifetime::keep_us`]). The record states it ([`Job::due_us`](crate::JobFields::due_us)), and an index has it:
 //!
 //! ```text
 //!   add ──▶ ("lifetimes", at, type, id) ──▶ claim: cleared

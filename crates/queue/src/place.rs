@@ -14,7 +14,7 @@
 //! A job in any place except ACTIVE and ENDED becomes PENDING when its time comes, when what it waits for has happened, or
 //! when a user retries it. It becomes ENDED when it is cancelled, or if it must start within a time and does not ([`crate::lifetimes`]).
 //! Adding a job again moves it as a new job, also from ENDED. A client may delay a PENDING job, and hold it, or one that is DELAYED, CRASHING,
-//! PAUSED or LIMITED: it is PAUSED then. A job with a hold ([`Job::hold`]) that is BLOCKED or ENDED is PAUSED where it would be PENDING or DELAYED. [`Place::leads_to`] has every edge.
+//! PAUSED or LIMITED: it is PAUSED then. A job with a hold ([`Job::hold`](crate::JobFields::hold)) that is BLOCKED or ENDED is PAUSED where it would be PENDING or DELAYED. [`Place::leads_to`] has every edge.
 //!
 //! Each place has a row in its own index. [`move_to`](crate::transition::move_to) is the only way from one place to another. It clears the row of the
 //! old place, writes the row of the new place, and wakes the workers that wait for such a change. The caller writes the
@@ -38,7 +38,7 @@ pub enum Place {
     Pending {
         /// When it was last started, or added, in µs: the sort order.
         order_us: i64,
-        /// [`Job::sort_key`] sorts it, before its priority and `order_us`.
+        /// [`Job::sort_key`](crate::JobFields::sort_key) sorts it, before its priority and `order_us`.
         keyed: bool,
         /// The ticket of its lock reservation.
         reserved: Option<i64>,
@@ -324,7 +324,7 @@ impl Job {
         }
     }
 
-    /// Whether it is pending and sorted by its [key](Job::sort_key).
+    /// Whether it is pending and sorted by its [key](crate::JobFields::sort_key).
     pub fn is_keyed(&self) -> bool {
         matches!(self.place, Place::Pending { keyed: true, .. })
     }

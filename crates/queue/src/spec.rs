@@ -207,7 +207,7 @@ pub struct NewJob {
     pub spec: JobSpec,
     /// What the handler needs. May contain secrets: only its worker reads them, and large ones are in rows of their own.
     pub options: Box<RawValue>,
-    /// See [`Job::priority`](crate::Job::priority), which an operator may change. `None` keeps the priority of a job that is added
+    /// See [`Job::priority`](crate::JobFields::priority), which an operator may change. `None` keeps the priority of a job that is added
     /// again; a new job gets 0.
     pub priority: Option<i8>,
     /// It does not start before this time, in µs.

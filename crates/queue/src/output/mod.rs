@@ -1,7 +1,7 @@
 //! What runs leave beside the record of their job: large results, errors with traces, and lines of log.
 //!
 //! *Forces.* The record is rewritten at each transition, and has to fit into one value. So what is large, or written often, has rows of its
-//! own. A job that has some says so in its record ([`Job::has_output`]): other jobs pay nothing, and nothing outlives its job, because the
+//! own. A job that has some says so in its record ([`Job::has_output`](crate::JobFields::has_output)): other jobs pay nothing, and nothing outlives its job, because the
 //! removal of the record clears one range.
 
 mod errors;
