@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use foldhash::fast::FixedState;
 use tokio::sync::oneshot;
 
 use crate::sync::Mutex;
@@ -23,7 +22,8 @@ pub(super) struct Watches {
 
 #[derive(Default)]
 struct Waiting {
-    by_key: HashMap<Bytes, Vec<Waiter>, FixedState>,
+    /// Clients choose the ids in keys, so the hashes are not to be foreseen.
+    by_key: HashMap<Bytes, Vec<Waiter>>,
     next_id: u64,
     closed: bool,
 }
