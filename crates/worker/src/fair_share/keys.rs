@@ -53,7 +53,7 @@ const REMOVE_BATCHES: usize = 100;
 /// The state that keys need.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
-    boost: Option<rfc::Boost>,
+    pub boost: Option<rfc::Boost>,
     /// The number of a tenant's pending jobs, and when it was counted, in µs.
     pub pending: BTreeMap<Arc<str>, (u64, i64)>,
     /// Tenants whose queues may still hold jobs sorted by keys, although no worker uses keys any more.
@@ -109,29 +109,11 @@ impl FairShare {
         state.by_keys().then(|| state.key(tenant, priority, since_us, now_us).get())
     }
 
-    /// Charges a running job's key for every interval that has passed.
+    /// Charges a running job's key for every moment of charging that has passed while it ran.
     pub fn grow_key(&self, charges: &RunCharges, key: &mut Option<f64>, grown_us: &mut i64) {
         let now_us = self.now_us();
-        let state = self.state();
-        if !state.by_keys() {
-            *key = None;
-            *grown_us = now_us;
-            return;
-        }
-        let interval_us = state.rules.rfc.charge_interval_us.max(1);
-        let times = (now_us.saturating_sub(*grown_us) / interval_us).min(MAX_CHARGES);
-        let more = state.increment(&charges.tenant, now_us);
-        let v = state.v(now_us);
-        let mut grown = match *key {
-            Some(key) => rfc::Key::stored(key),
-            // If keys were not used when it started, it counts as a new job.
-            None => state.key(&charges.tenant, None, charges.started_us, now_us),
-        };
-        for _ in 0..times {
-            grown = grown.add(more, v);
-        }
-        *key = Some(grown.get());
-        *grown_us = grown_us.saturating_add(times.saturating_mul(interval_us));
+        *key = self.state().grown_key(charges, *key, *grown_us, now_us);
+        *grown_us = now_us;
     }
 
     /// Counts the pending jobs of tenants whose count is old: first those never counted, then the oldest counts, as
@@ -350,6 +332,30 @@ impl State {
 
     fn increment(&self, tenant: &str, now_us: i64) -> f64 {
         rfc::increment(self.usage_us(tenant, now_us), self.jobs(tenant), self.rules.shares.of(tenant))
+    }
+
+    /// The key of a job that has run since `grown_us`; `None` if keys are not used.
+    pub(super) fn grown_key(
+        &self,
+        charges: &RunCharges,
+        key: Option<f64>,
+        grown_us: i64,
+        now_us: i64,
+    ) -> Option<f64> {
+        if !self.by_keys() {
+            return None;
+        }
+        let more = self.increment(&charges.tenant, now_us);
+        let v = self.v(now_us);
+        let mut grown = match key {
+            Some(key) => rfc::Key::stored(key),
+            // If keys were not used when it started, it counts as a new job.
+            None => self.key(&charges.tenant, None, charges.started_us, now_us),
+        };
+        for _ in 0..self.rules.rfc.charges(grown_us, now_us).min(MAX_CHARGES) {
+            grown = grown.add(more, v);
+        }
+        Some(grown.get())
     }
 
     /// A job's sort key: the key after its last run, or the key as if it had run for one interval when it was added.

@@ -293,3 +293,34 @@ fn passes_by_keys_read_more_tenants_than_one_can_in_turn() {
     let (all, tenants) = state.some_of_all();
     assert_eq!((all, tenants.len()), (2_600, 1_000));
 }
+
+/// Three jobs take turns that are shorter than the interval of charges. One of them has been charged before.
+#[test]
+fn turns_that_are_shorter_than_the_interval_of_charges_exclude_no_job() {
+    const TURN_US: i64 = 70_000;
+    let mut state = state();
+    state.rules = FairRules { fairness: Fairness::Rfc, ..state.rules };
+    state.rules.rotation = Some(crate::RotationRules::default());
+    state.rules.rfc = rfc::Rules {
+        usage_interval_us: 1_000_000,
+        priority_interval_us: 1_000_000,
+        charge_interval_us: 1_000_000,
+        ..rfc::Rules::default()
+    };
+    state.keys.boost = Some(rfc::Boost::new(0, &state.rules.rfc));
+    // The last turn of each job, and its key.
+    let mut jobs = [(0, None), (0, None), (0, Some(rfc::Key::of(300.0, 0.0).get()))];
+    let mut turns = [0; 3];
+    for turn in 1..=500 {
+        let start_us = turn * TURN_US;
+        let first = |job: &usize| jobs[*job].1.unwrap_or(f64::MIN);
+        let next =
+            (0..3).min_by(|a, b| first(a).total_cmp(&first(b)).then(jobs[*a].0.cmp(&jobs[*b].0))).unwrap();
+        let charges = state.start((T, None), None, true, start_us);
+        let key = state.grown_key(&charges, jobs[next].1, start_us, start_us + TURN_US);
+        state.end(charges, true, start_us + TURN_US);
+        jobs[next] = (turn, key);
+        turns[next] += 1;
+    }
+    assert!(turns.iter().all(|turns| *turns > 100), "{turns:?}");
+}

@@ -20,7 +20,7 @@
 //!   either.
 //! - *A priority of 0 has no logarithm*, and stays 0 for ever: its key is [`Key::ZERO`], finite and below all others.
 //! - *No timer.* A [`Usage`] is rolled up when it is read, at the multiples of t1 that have passed since the last
-//!   time. These moments are the same for all workers, so usages that several workers have charged can be added up.
+//!   time, and a running job is charged at the multiples of t3. These moments are the same for all workers, so usages that several workers have charged can be added up.
 //!
 //! Source: "Fair Share Job Scheduling for CouchDB 3.x Replicator", and its reference, Kay and Lauder, "A Fair Share
 //! Scheduler" (1988). Numbers are exact here; `tests/integers.rs` truncates where CouchDB does.
@@ -58,6 +58,13 @@ impl Rules {
     pub const PRIORITY_COEFF: RangeInclusive<f64> = 0.001..=1.0;
     /// The allowed t1, t2 and t3, in µs: a second to a day.
     pub const INTERVAL_US: RangeInclusive<i64> = 1_000_000..=86_400_000_000;
+
+    /// How often a job that ran from `after_us` until `until_us` is charged: at the multiples of t3, as every running job
+    /// is. If the time since its start counted instead, runs shorter than t3 would never be charged, and the jobs with
+    /// such runs would keep those out that were charged once.
+    pub fn charges(&self, after_us: i64, until_us: i64) -> i64 {
+        multiples(after_us, until_us, self.charge_interval_us)
+    }
 }
 
 impl Default for Rules {
