@@ -6,6 +6,9 @@
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind};
+use std::ops::Range;
+#[cfg(target_os = "linux")]
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,8 +16,8 @@ use std::sync::Arc;
 use super::folder::PRIVATE_FILE;
 use crate::Error;
 
-/// The most bytes that other files than that of the log's newest records have on their way to the disk. A sync of the log waits for what
-/// is on its way: 32 MB of a checkpoint would delay all commits by some 25 ms.
+/// The most bytes that a checkpoint has on their way to the disk. A sync of the log waits for what is on its way: 32 MB would
+/// delay all commits by some 25 ms.
 pub(super) const PIECE_BYTES: usize = 256 << 10;
 
 /// `EMFILE` and `ENFILE` on every Unix.
@@ -30,6 +33,8 @@ pub enum DiskCall {
     Read,
     /// Write bytes, or extend a file.
     Write,
+    /// Pass written bytes to the disk, which may still lose them.
+    WriteOut,
     /// Force written bytes to the disk.
     Sync,
 }
@@ -130,6 +135,13 @@ impl DiskFile {
         self.file.set_len(len)
     }
 
+    /// Passes the written bytes of a range to the disk, and waits for that. They are durable after a sync. Where the system has no
+    /// such call, the sync does all of it.
+    pub(super) fn write_out(&self, range: Range<u64>) -> io::Result<()> {
+        self.disk.faults.before(DiskCall::WriteOut, &self.path)?;
+        if self.disk.durable { write_out(&self.file, range) } else { Ok(()) }
+    }
+
     /// Waits until written bytes are on the disk. After an error the file's content is unknown: the system may have dropped the
     /// writes, and the next sync succeeds nevertheless. So the caller writes again what it still needs.
     pub(super) fn sync(&self) -> io::Result<()> {
@@ -163,6 +175,29 @@ impl DiskFolder {
         self.0.disk.faults.before(DiskCall::Sync, self.path())?;
         if self.0.disk.durable { self.0.file.sync_all() } else { Ok(()) }
     }
+}
+
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+fn write_out(file: &File, range: Range<u64>) -> io::Result<()> {
+    let flags =
+        libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let number = |bytes: u64| i64::try_from(bytes).map_err(|_| io::Error::from(ErrorKind::FileTooLarge));
+    let (begin, length) = (number(range.start)?, number(range.end.saturating_sub(range.start))?);
+    // SAFETY: the descriptor is open for as long as `file` is borrowed. The other arguments are numbers.
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), begin, length, flags) } {
+        0 => Ok(()),
+        _ => match io::Error::last_os_error() {
+            // A kernel or a sandbox without this call.
+            error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => Ok(()),
+            error => Err(error),
+        },
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn write_out(_: &File, _: Range<u64>) -> io::Result<()> {
+    Ok(())
 }
 
 /// The error of a disk call at `path`. Without room, the call works again once there is some. An unavailable disk fails once, or

@@ -155,7 +155,7 @@ async fn any_call_may_fail_once_and_nothing_acknowledged_is_lost() {
             let (durable, calls) = (durable.clone(), calls.clone());
             move |call, path| {
                 if calls.fetch_add(1, Ordering::SeqCst) + 1 == failing {
-                    if call == DiskCall::Sync {
+                    if matches!(call, DiskCall::Sync | DiskCall::WriteOut) {
                         durable.forget(path);
                     }
                     return Err(error(code));
@@ -257,9 +257,12 @@ fn switched(code: i32, calls: &'static [DiskCall]) -> (Arc<AtomicBool>, Faults) 
 
 #[tokio::test]
 async fn a_full_disk_is_read_and_written_again_once_there_is_room() {
-    for calls in
-        [&[DiskCall::Write][..], &[DiskCall::Sync], &[DiskCall::Open, DiskCall::Write, DiskCall::Sync]]
-    {
+    for calls in [
+        &[DiskCall::Write][..],
+        &[DiskCall::WriteOut],
+        &[DiskCall::Sync],
+        &[DiskCall::Open, DiskCall::Write, DiskCall::Sync],
+    ] {
         let folder = tempfile::tempdir().unwrap();
         let (full, faults) = switched(NO_SPACE, calls);
         let (engine, store) = open(folder.path(), faults).unwrap();

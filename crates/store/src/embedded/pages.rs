@@ -12,9 +12,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use redb::StorageBackend;
 
@@ -41,8 +41,8 @@ const NEVER_WRITTEN: u32 = 0;
 pub(super) struct Pages {
     rows: DiskFile,
     sums: Sums,
-    /// About how many bytes were written to `rows` since its last sync.
-    unsynced: AtomicUsize,
+    /// Where bytes were written to `rows` since its last sync.
+    written: Mutex<Vec<Range<u64>>>,
     /// The first failure since it was opened. The storage crate refuses everything after it.
     failed: Mutex<Option<Error>>,
 }
@@ -62,7 +62,7 @@ impl Pages {
         };
         let (rows, file) = (new(rows)?, new(sums)?);
         let sums = Sums { file, table: RwLock::default(), dirty: Mutex::default() };
-        Ok(Arc::new(Pages { rows, sums, unsynced: AtomicUsize::new(0), failed: Mutex::default() }))
+        Ok(Arc::new(Pages { rows, sums, written: Mutex::default(), failed: Mutex::default() }))
     }
 
     /// Opens the files of a store for reading, and for writing if `write`.
@@ -74,7 +74,7 @@ impl Pages {
         let mut table: Vec<u32> = bytes.chunks_exact(SUM_BYTES).map(sum).collect();
         table.resize(count(&rows).map_err(|error| at(rows.path(), &error))?, NEVER_WRITTEN);
         let sums = Sums { file, table: RwLock::new(table), dirty: Mutex::default() };
-        Ok(Arc::new(Pages { rows, sums, unsynced: AtomicUsize::new(0), failed: Mutex::default() }))
+        Ok(Arc::new(Pages { rows, sums, written: Mutex::default(), failed: Mutex::default() }))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -138,11 +138,7 @@ impl Pages {
 
     fn write_summed(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.rows.write_at(data, offset)?;
-        let written = self.unsynced.fetch_add(data.len(), Relaxed) + data.len();
-        if written >= PIECE_BYTES {
-            self.unsynced.store(0, Relaxed);
-            self.rows.sync()?;
-        }
+        self.written.lock().push(offset..offset + data.len() as u64);
         let mut table = self.sums.table.write();
         for (n, page) in whole_pages(offset, data)? {
             if n >= table.len() {
@@ -166,7 +162,28 @@ impl Pages {
 
     fn sync(&self) -> io::Result<()> {
         self.sums.sync()?;
+        self.write_out()?;
         self.rows.sync()
+    }
+
+    /// Passes what was written to the disk in [pieces](PIECE_BYTES). They are in the order of the file, because adjacent pages cost
+    /// one request, and the storage crate writes pages in any order.
+    fn write_out(&self) -> io::Result<()> {
+        let mut written = std::mem::take(&mut *self.written.lock());
+        written.sort_unstable_by_key(|range| range.start);
+        let mut rest = &written[..];
+        while let Some(first) = rest.first() {
+            let mut bytes = 0;
+            let fits = |range: &&Range<u64>| {
+                bytes += range.end - range.start;
+                bytes <= PIECE_BYTES as u64
+            };
+            let (piece, others) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            let end = piece.last().map_or(first.end, |last| last.end);
+            self.rows.write_out(first.start..end)?;
+            rest = others;
+        }
+        Ok(())
     }
 }
 

@@ -302,17 +302,17 @@ fn plain_bytes(rows: &[u8]) -> u64 {
     (HEADER_BYTES + rows.len()).next_multiple_of(ALIGNMENT) as u64
 }
 
-/// Writes zeros, in [pieces](super::disk::PIECE_BYTES) that are brought to the disk one by one.
+/// Writes zeros durably, in [pieces](super::disk::PIECE_BYTES).
 fn write_zeros(file: &DiskFile, begin: u64, end: u64) -> io::Result<()> {
     let zeros = vec![0; PIECE_BYTES];
     let mut from = begin;
     while from < end {
         let bytes = (end - from).min(PIECE_BYTES as u64);
         file.write_at(&zeros[..bytes as usize], from)?;
-        file.sync()?;
+        file.write_out(from..from + bytes)?;
         from += bytes;
     }
-    Ok(())
+    file.sync()
 }
 
 /// The first block of a file.
