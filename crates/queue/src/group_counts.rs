@@ -4,11 +4,13 @@
 //! end at the same time. With the end of a job, the group is marked: a server then looks whether that was the last one
 //! ([`crate::groups::settle`]). A job without a group pays nothing.
 
+use std::cell::RefCell;
+
 use bytes::Bytes;
 use turnwise_store::{Sum, Transaction};
 
 use crate::keyspace::Keyspace;
-use crate::member::{GroupCounts, Member};
+use crate::member::{GroupCounts, Member, numbered};
 use crate::place::{End, Place};
 use crate::{Job, Result};
 
@@ -78,14 +80,46 @@ pub(crate) fn of_sum(sum: &Sum) -> GroupCounts {
     }
 }
 
-/// The second element of the key of a group's counts: its name and its number.
-pub(crate) fn text(name: &str, id: u64) -> String {
-    format!("{name}@{id:x}")
-}
-
 /// The key of a group's counts.
 pub(crate) fn key(keys: &Keyspace, tenant: &str, name: &str, id: u64) -> Bytes {
-    keys.group_counts(tenant, &text(name, id))
+    keys.group_counts(tenant, &numbered(name, id))
+}
+
+/// Keys of a group.
+struct GroupKeys {
+    space: Bytes,
+    tenant: String,
+    name: String,
+    id: u64,
+    counts: Bytes,
+    mark: Bytes,
+    wake: Bytes,
+}
+
+thread_local! {
+    /// The keys that this thread used last: a request moves many jobs of one group.
+    static LAST_USED: RefCell<Option<GroupKeys>> = const { RefCell::new(None) };
+}
+
+/// Uses the keys of a job's group.
+fn with_keys<T>(keys: &Keyspace, job: &Job, member: &Member, then: impl FnOnce(&GroupKeys) -> T) -> T {
+    let (tenant, Member { name, id, .. }) = (&job.tenant, member);
+    let space = keys.space.bytes();
+    let is_last = |last: &GroupKeys| {
+        last.id == *id && last.name == *name && last.tenant == *tenant && last.space == space
+    };
+    LAST_USED.with_borrow_mut(|last| {
+        let same = last.take().filter(is_last);
+        then(last.insert(same.unwrap_or_else(|| GroupKeys {
+            space: Bytes::copy_from_slice(space),
+            tenant: tenant.clone(),
+            name: name.clone(),
+            id: *id,
+            counts: key(keys, tenant, name, *id),
+            mark: keys.group_mark(tenant, name),
+            wake: keys.group_wake(),
+        })))
+    })
 }
 
 /// The counts of a group. Adds no read conflict. Not for a transaction that has changed them.
@@ -105,28 +139,29 @@ pub(crate) fn mark(tx: &Transaction, keys: &Keyspace, tenant: &str, name: &str) 
     Ok(tx.set_versionstamp(keys.group_wake())?)
 }
 
-fn add(
-    tx: &Transaction,
-    keys: &Keyspace,
-    job: &Job,
-    Member { name, id, .. }: &Member,
-    sum: Sum,
-) -> Result<()> {
-    Ok(tx.add(key(keys, &job.tenant, name, *id), sum)?)
+/// Adds to the counts of a job's group, and marks it if `ends`.
+fn add(tx: &Transaction, keys: &Keyspace, job: &Job, member: &Member, sum: Sum, ends: bool) -> Result<()> {
+    with_keys(keys, job, member, |of| {
+        tx.add(of.counts.clone(), sum)?;
+        if ends {
+            tx.set_versionstamp(of.mark.clone())?;
+            tx.set_versionstamp(of.wake.clone())?;
+        }
+        Ok(())
+    })
 }
 
 /// Counts a job that enters a place.
 pub(crate) fn enter(tx: &Transaction, keys: &Keyspace, job: &Job, to: &Place) -> Result<()> {
     let Some(member) = &job.group else { return Ok(()) };
     let field = Field::of(to);
-    add(tx, keys, job, member, field.arrives())?;
-    if field == Field::Open { Ok(()) } else { mark(tx, keys, &job.tenant, &member.name) }
+    add(tx, keys, job, member, field.arrives(), field != Field::Open)
 }
 
 /// No longer counts a job that leaves its place: [`enter`], or [`left`] if it is no member any more, follows.
 pub(crate) fn leave(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
     let Some(member) = &job.group else { return Ok(()) };
-    add(tx, keys, job, member, Field::of(&job.place).more(-1))
+    add(tx, keys, job, member, Field::of(&job.place).more(-1), false)
 }
 
 /// Counts a job that goes from its place to another one.
@@ -138,8 +173,7 @@ pub(crate) fn change(tx: &Transaction, keys: &Keyspace, job: &Job, to: &Place) -
     }
     let mut sum = before.more(-1);
     sum += after.arrives();
-    add(tx, keys, job, member, sum)?;
-    if after == Field::Open { Ok(()) } else { mark(tx, keys, &job.tenant, &member.name) }
+    add(tx, keys, job, member, sum, after != Field::Open)
 }
 
 /// A job that has left its place is no member any more. How it had ended still counts.
@@ -149,8 +183,7 @@ pub(crate) fn left(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
         Field::Open => Field::Removed,
         ended => ended,
     };
-    add(tx, keys, job, member, field.more(1))?;
-    mark(tx, keys, &job.tenant, &member.name)
+    add(tx, keys, job, member, field.more(1), true)
 }
 
 /// The record of a job is removed. How it had ended still counts.

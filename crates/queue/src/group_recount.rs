@@ -8,6 +8,7 @@ use crate::encoding::decode;
 use crate::group_counts::{self, Field};
 use crate::group_row::Group;
 use crate::keyspace::behind;
+use crate::member::numbered;
 use crate::{Job, Keyspace, Result, reads};
 
 /// Rows per read.
@@ -21,8 +22,7 @@ impl Members {
     /// Counts a job.
     pub(crate) fn enter(&mut self, job: &Job) {
         if let Some(member) = &job.group {
-            self.of(&job.tenant, group_counts::text(&member.name, member.id))
-                [Field::of(&job.place) as usize] += 1;
+            self.of(&job.tenant, numbered(&member.name, member.id))[Field::of(&job.place) as usize] += 1;
         }
     }
 
@@ -42,7 +42,7 @@ pub(crate) async fn rebuild(store: &Store, keys: &Keyspace, mut members: Members
             let (tenant, name) = keys.parse_group(key)?;
             let group = Group { tenant, name, ..decode("group", value)? };
             if let Some(parent) = group.parent.as_ref().filter(|_| group.ended.is_none()) {
-                members.of(&group.tenant, group_counts::text(&parent.name, parent.id))[0] += 1;
+                members.of(&group.tenant, numbered(&parent.name, parent.id))[0] += 1;
             }
             groups.push(group);
         }
@@ -52,7 +52,7 @@ pub(crate) async fn rebuild(store: &Store, keys: &Keyspace, mut members: Members
         }
     }
     for group in &groups {
-        let text = group_counts::text(&group.name, group.id);
+        let text = numbered(&group.name, group.id);
         let exist = members.0.get(&(group.tenant.clone(), text)).copied().unwrap_or_default();
         store.transact(|tx| async move { write(&tx, keys, group, exist).await }).await?;
     }
@@ -73,7 +73,7 @@ async fn write(tx: &Transaction, keys: &Keyspace, group: &Group, exist: [u64; 4]
     ] {
         sum += field.more(i64::try_from(count).unwrap_or(i64::MAX));
     }
-    let (first, text) = (group.counts_key(keys), group_counts::text(&group.name, group.id));
+    let (first, text) = (group.counts_key(keys), numbered(&group.name, group.id));
     tx.clear_range((first.clone(), keys.group_counts_behind(&group.tenant, &text).1))?;
     if !sum.is_zero() {
         tx.set(first, sum.to_bytes())?;

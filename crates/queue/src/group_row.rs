@@ -134,22 +134,38 @@ pub(crate) fn save(tx: &Transaction, keys: &Keyspace, group: &Group) -> Result<(
     Ok(tx.set(keys.group(&group.tenant, &group.name), encode(group))?)
 }
 
-thread_local! {
-    /// The row of a group that this thread read last: the jobs of a request are added to one group.
-    static LAST_READ: RefCell<Option<(Bytes, Rc<Group>)>> = const { RefCell::new(None) };
+/// A row that was read, and its key.
+struct LastRead {
+    space: Bytes,
+    tenant: String,
+    name: String,
+    key: Bytes,
+    value: Bytes,
+    group: Rc<Group>,
 }
 
-/// The content of a row.
-fn decoded(value: Bytes) -> Result<Rc<Group>> {
+thread_local! {
+    /// The row of a group that this thread read last: the jobs of a request are added to one group.
+    static LAST_READ: RefCell<Option<LastRead>> = const { RefCell::new(None) };
+}
+
+/// Reads the row of a group. It is decoded only if it is not the one that was read last.
+async fn read(tx: &Transaction, keys: &Keyspace, tenant: &str, name: &str) -> Result<Option<Rc<Group>>> {
+    let space = keys.space.bytes();
+    let is_last = |last: &&LastRead| last.name == name && last.tenant == tenant && last.space == space;
+    let key = LAST_READ.with_borrow(|last| last.as_ref().filter(is_last).map(|last| last.key.clone()));
+    let key = key.unwrap_or_else(|| keys.group(tenant, name));
+    let Some(value) = tx.get(&key).await? else { return Ok(None) };
     LAST_READ.with_borrow_mut(|last| {
-        if let Some((read, group)) = last
-            && *read == value
+        if let Some(last) = last
+            && (&last.key, &last.value) == (&key, &value)
         {
-            return Ok(group.clone());
+            return Ok(Some(last.group.clone()));
         }
         let group: Rc<Group> = Rc::new(decode("group", &value)?);
-        *last = Some((value, group.clone()));
-        Ok(group)
+        let (space, tenant, name) = (Bytes::copy_from_slice(space), tenant.to_owned(), name.to_owned());
+        *last = Some(LastRead { space, tenant, name, key, value, group: group.clone() });
+        Ok(Some(group))
     })
 }
 
@@ -185,14 +201,14 @@ pub(crate) async fn join(
         leave(spec, before);
     }
     let Some(stated) = spec.group.take() else { return Ok(()) };
-    let row = tx.get(&keys.group(&spec.tenant, &stated.name)).await?;
+    let group = read(tx, keys, &spec.tenant, &stated.name).await?;
     // One that has not ended stays a member, also of a group that is closed.
     let before = old.filter(|old| old.tenant == spec.tenant && !matches!(old.place, Place::Ended(_)));
     let before = before.and_then(|old| old.group.as_ref()).filter(|before| before.name == stated.name);
     let is_before = |group: &Group| before.is_some_and(|before| before.id == group.id);
     // A job that the request does not put into a group is in no later one of the name, and in none of another tenant.
     let is_meant = |group: &Group| stated.id == 0 || stated.id == group.id;
-    let member = match row.map(decoded).transpose()? {
+    let member = match group {
         Some(group) if group.open && is_meant(&group) || is_before(&group) => {
             let index = stated.index.or(before.and_then(|before| before.index));
             spec.reasons.extend(group.limit());

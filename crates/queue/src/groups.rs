@@ -40,6 +40,7 @@ use crate::group_row::{refused, save};
 use crate::jobs::{self, Added};
 use crate::keyspace::{Keyspace, behind};
 use crate::lifetime::MAX_LIFETIME_US;
+use crate::member::numbered;
 pub use crate::member::{
     Callback, GROUP_TAG, GroupCounts, MAX_GROUP_NAME_BYTES, Member, On, check_group_name,
 };
@@ -449,7 +450,7 @@ pub async fn remove(tx: &Transaction, keys: &Keyspace, tenant: &str, name: &str)
         tx.clear(keys.group_removal(at_us, tenant, name))?;
     }
     let counts = group.counts_key(keys);
-    let (_, end) = keys.group_counts_behind(tenant, &group_counts::text(name, group.id));
+    let (_, end) = keys.group_counts_behind(tenant, &numbered(name, group.id));
     tx.clear_range((counts, end))?;
     tx.clear_range(keys.group_callbacks(tenant, name))?;
     tx.clear(keys.group_mark(tenant, name))?;

@@ -1,6 +1,9 @@
 //! What jobs state of groups ([`crate::groups`]): of which one a job is a member, and which one has added it.
 
-use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub use turnwise_policy::eligibility::condition::GROUP_TAG;
 
 use crate::error::{Error, Result};
@@ -9,17 +12,52 @@ use crate::names::{MAX_TAG_BYTES, check_tag};
 /// Longest name of a group, in bytes: its tag is a tag.
 pub const MAX_GROUP_NAME_BYTES: usize = MAX_TAG_BYTES - GROUP_TAG.len();
 
-/// The group of which a job is a member.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The group of which a job is a member. Stored as one text, `name@id` or `name@id/index`, with the id in hexadecimal digits: each move of a
+/// job reads and writes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Member {
     /// The group's name, within the job's tenant.
     pub name: String,
     /// The group's own number, which a later group of the same name does not have; 0 in a request.
-    #[serde(default)]
     pub id: u64,
     /// The job's place in its array, from 0 on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<u32>,
+}
+
+impl Serialize for Member {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut text = numbered(&self.name, self.id);
+        if let Some(index) = self.index {
+            text.push('/');
+            text.push_str(&index.to_string());
+        }
+        serializer.serialize_str(&text)
+    }
+}
+
+impl<'de> Deserialize<'de> for Member {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        let read = || {
+            let (name, rest) = text.split_once('@')?;
+            let (id, index) = match rest.split_once('/') {
+                Some((id, index)) => (id, Some(index.parse().ok()?)),
+                None => (rest, None),
+            };
+            Some(Member { name: name.to_owned(), id: u64::from_str_radix(id, 16).ok()?, index })
+        };
+        read().ok_or_else(|| D::Error::custom("the group of a job is `name@id` or `name@id/index`"))
+    }
+}
+
+/// The name and the number of a group, as one text. Written out: with `format!`, it takes ten times as long.
+pub(crate) fn numbered(name: &str, id: u64) -> String {
+    let digits = (u64::BITS - id.leading_zeros()).div_ceil(4).max(1);
+    let mut text = String::with_capacity(name.len() + 20);
+    text.push_str(name);
+    text.push('@');
+    text.extend((0..digits).rev().filter_map(|digit| char::from_digit((id >> (4 * digit) & 15) as u32, 16)));
+    text
 }
 
 impl Member {
@@ -30,7 +68,7 @@ impl Member {
 
     /// The tag of all members.
     pub(crate) fn tag(&self) -> String {
-        format!("{GROUP_TAG}{}", self.name)
+        [GROUP_TAG, &self.name].concat()
     }
 
     /// The reason that limits how many members of the group with this number run at the same time.
@@ -120,4 +158,26 @@ pub struct Callback {
     pub on: On,
     /// The numbers of its jobs then.
     pub counts: GroupCounts,
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_is_one_text() {
+        for (name, id, index, text) in [
+            ("g", 0, None, "g@0"),
+            ("g", 0x1f, Some(3), "g@1f/3"),
+            ("a.b", u64::MAX, None, "a.b@ffffffffffffffff"),
+        ] {
+            let member = Member { name: name.into(), id, index };
+            assert_eq!(serde_json::to_value(&member).unwrap(), text);
+            assert_eq!(serde_json::from_value::<Member>(text.into()).unwrap(), member);
+        }
+        for wrong in ["", "g", "g@", "g@x", "g@1/", "g@1/-1", "g@1/2/3"] {
+            assert!(serde_json::from_value::<Member>(wrong.into()).is_err(), "{wrong}");
+        }
+    }
 }

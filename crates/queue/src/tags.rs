@@ -18,23 +18,24 @@ use crate::{Job, Keyspace, Result};
 impl Job {
     /// The keys of the rows of its tags.
     pub fn tag_rows(&self, keys: &Keyspace) -> BTreeSet<Bytes> {
-        rows(keys, self, &self.spec)
+        each(keys, self, &self.spec).collect()
     }
 }
 
 /// The keys of the rows of a job's tags, with another spec.
-fn rows(keys: &Keyspace, job: &Job, spec: &JobSpec) -> BTreeSet<Bytes> {
-    spec.tags.iter().map(|tag| keys.tag_entry(&job.job_type, tag, &spec.tenant, &job.id)).collect()
+fn each(keys: &Keyspace, job: &Job, spec: &JobSpec) -> impl Iterator<Item = Bytes> {
+    spec.tags.iter().map(|tag| keys.tag_entry(&job.job_type, tag, &spec.tenant, &job.id))
 }
 
 /// Writes the rows of a new job.
 pub(crate) fn write(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
-    job.tag_rows(keys).into_iter().try_for_each(|row| Ok(tx.set(row, Bytes::new())?))
+    each(keys, job, &job.spec).try_for_each(|row| Ok(tx.set(row, Bytes::new())?))
 }
 
 /// Changes the rows of a job to those of another spec.
 pub(crate) fn change(tx: &Transaction, keys: &Keyspace, job: &Job, spec: &JobSpec) -> Result<()> {
-    let (old, new) = (job.tag_rows(keys), rows(keys, job, spec));
+    let (old, new): (BTreeSet<Bytes>, BTreeSet<Bytes>) =
+        (job.tag_rows(keys), each(keys, job, spec).collect());
     for row in old.difference(&new) {
         tx.clear(row.clone())?;
     }
@@ -46,5 +47,5 @@ pub(crate) fn change(tx: &Transaction, keys: &Keyspace, job: &Job, spec: &JobSpe
 
 /// Clears the rows of a job that is removed.
 pub(crate) fn clear(tx: &Transaction, keys: &Keyspace, job: &Job) -> Result<()> {
-    job.tag_rows(keys).into_iter().try_for_each(|row| Ok(tx.clear(row)?))
+    each(keys, job, &job.spec).try_for_each(|row| Ok(tx.clear(row)?))
 }

@@ -25,7 +25,7 @@ use turnwise_store::{Isolation, Store, Transaction, Watch};
 use crate::service::{keep_up, until_stopped};
 
 /// The shortest pause between two looks.
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = Duration::from_millis(20);
 /// The pause is so many times as long as the look before it.
 const PAUSES: u32 = 9;
 /// The longest pause between two looks: all tenants wait for it.

@@ -10,7 +10,7 @@ use crate::Keyspace;
 use crate::counts::{Counts, Kind, one};
 use crate::group_counts;
 use crate::groups::Group;
-use crate::member::GroupCounts;
+use crate::member::{GroupCounts, numbered};
 use crate::place::{End, Place};
 use crate::rows::decode_job;
 
@@ -103,7 +103,7 @@ impl CountTally {
     }
 
     fn of_group(&mut self, tenant: &str, name: &str, id: u64) -> &mut GroupSums {
-        let of = (tenant.to_owned(), group_counts::text(name, id));
+        let of = (tenant.to_owned(), numbered(name, id));
         self.changed_groups.insert(of.clone());
         self.groups.entry(of).or_default()
     }
