@@ -42,6 +42,8 @@ const POLL: Duration = Duration::from_secs(2);
 const END: Duration = Duration::from_secs(3_600);
 /// The time between two checks whether jobs start, in a calm.
 const LOOK: Duration = Duration::from_secs(5);
+/// So many calms may a world wait for one of them. The effects of faults before it, and workers that are registered again, delay it.
+const LONGEST_WAIT_FOR_CALM: i64 = 10;
 /// The time between two cycles, in worlds that must check turns.
 const FAST_ROTATION: Duration = Duration::from_secs(2);
 /// Worlds with more nodes do not check turns.
@@ -374,8 +376,15 @@ impl World {
         if self.processes().is_empty() {
             self.nodes[0].start(&setting);
         }
+        let begun_us = core.elapsed_us();
         loop {
             let calm_us = i64::try_from(liveness::calm(&setting).as_micros()).expect("a minute");
+            // A worker that is registered again delays a calm. If that happens all the time, the world would not end.
+            if core.elapsed_us() - begun_us > LONGEST_WAIT_FOR_CALM * calm_us {
+                let story =
+                    format!("nothing disturbs them, and there is no calm of {} s", calm_us / 1_000_000);
+                return Err(Violation { invariant: "workers that nothing disturbs stay members", story });
+            }
             let left_us = core.calm_since_us() + calm_us - core.elapsed_us();
             let Ok(left_us @ 1..) = u64::try_from(left_us) else { break };
             sleep(Duration::from_micros(left_us).min(LOOK)).await;
