@@ -6,7 +6,7 @@ use turnwise_protocol::{
     AddJob, AddJobs, Added, AddedJob, AddedJobs, IfExists, MAX_ADDED, MAX_AFTER, MAX_BATCH_BODY_BYTES,
     MAX_DELAY_MS, MAX_TIME_US, NewJob, TaskTerms, codes, names,
 };
-use turnwise_queue::groups::{GROUP_TAG, Member};
+use turnwise_queue::groups::Member;
 use turnwise_queue::locks::has_room;
 use turnwise_queue::tags::MAX_TAGS;
 use turnwise_queue::trace::Traceparent;
@@ -487,9 +487,6 @@ pub(super) fn stated(request: &NewJob, spec: JobSpec) -> Result<JobSpec> {
     }
     if request.tags.as_ref().is_some_and(|tags| tags.len() > MAX_TAGS) {
         return Err(bad(format!("tags: at most {MAX_TAGS} are allowed")));
-    }
-    if request.tags.iter().flatten().any(|tag| tag.starts_with(GROUP_TAG)) {
-        return Err(bad(format!("tags: {GROUP_TAG}NAME is the tag of a group; name the group in `group`")));
     }
     let group = request.group.as_deref();
     let checked = group.map_or(Ok(()), |group| names::check_group("group", group));

@@ -146,7 +146,7 @@ impl ListParams {
     pub fn selects(&self, job: &QueueJob) -> bool {
         self.state.is_none_or(|state| view::state(job) == state)
             && self.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
-            && self.tag.as_ref().is_none_or(|tag| job.tags.contains(tag))
+            && self.tag.as_ref().is_none_or(|tag| job.has_tag(tag))
             && self.reason_class.as_ref().is_none_or(|class| job.reason_class().as_ref() == Some(class))
     }
 }

@@ -6,7 +6,7 @@ use turnwise_policy::eligibility::dependencies::{DependencyEnd, Otherwise};
 use turnwise_protocol::{
     self as api, CalledOn, GroupCounts, JobCallback, MAX_SHOWN_OPTIONS_BYTES, OnLost as ApiOnLost,
 };
-use turnwise_queue::groups::{self, GROUP_TAG, On};
+use turnwise_queue::groups::{self, On};
 use turnwise_queue::output::{self, KeptError};
 use turnwise_queue::{EventKind, Job, State, jobs, secrets, types};
 use turnwise_store::Transaction;
@@ -94,7 +94,7 @@ fn shown(job: Job, info: Option<Box<RawValue>>, max_attempts: Option<u32>) -> ap
         priority: i32::from(job.priority),
         user: job.spec.user,
         task: job.spec.task,
-        tags: job.spec.tags.into_iter().filter(|tag| !tag.starts_with(GROUP_TAG)).collect(),
+        tags: job.spec.tags.into_iter().collect(),
         added_us: job.added_us,
         changed_us: job.changed_us,
         started_us: job.started_us,

@@ -19,6 +19,7 @@
 //!
 //! *Bounds.* Numbered events are kept for a time, and up to a number ([`prune`]).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_recursion::async_recursion as boxed;
@@ -126,7 +127,7 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     task: Option<&'a str>,
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
-    tags: &'a BTreeSet<String>,
+    tags: BTreeSet<Cow<'a, str>>,
     state: &'a str,
     at_us: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -165,7 +166,7 @@ pub(crate) fn group_ended(
     if !tx.appends() {
         return Ok(());
     }
-    let (event, job_type, state, tags) = (GROUP_ENDED, GROUP_TYPE, state.name(), &BTreeSet::new());
+    let (event, job_type, state, tags) = (GROUP_ENDED, GROUP_TYPE, state.name(), BTreeSet::new());
     let (task, reason, class) = (None, None, None);
     let line = encode(&Line { event, job_type, id, tenant, task, tags, state, at_us, reason, class });
     tx.append(&keys.event_in(), &line)?;
@@ -190,7 +191,7 @@ fn append(
     reason: Option<&str>,
 ) -> Result<()> {
     let reason = reason.map(|reason| &reason[..reason.floor_char_boundary(MAX_EVENT_REASON_BYTES)]);
-    let (JobFields { job_type, id, .. }, tenant, tags) = (&**job, &job.tenant, &job.tags);
+    let (JobFields { job_type, id, .. }, tenant, tags) = (&**job, &job.tenant, job.all_tags().collect());
     let (task, class) = (job.task.as_deref(), reason.and(job.error_class.as_deref()));
     let line = encode(&Line { event, job_type, id, tenant, task, tags, state, at_us, reason, class });
     tx.append(&keys.event_in(), &line)?;

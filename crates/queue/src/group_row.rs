@@ -13,7 +13,7 @@ use crate::encoding::{decode, encode};
 use crate::error::{Error, Result};
 use crate::group_counts;
 use crate::keyspace::Keyspace;
-use crate::member::{GROUP_TAG, GroupCounts, Member, On};
+use crate::member::{GroupCounts, Member, On};
 use crate::place::{End, Place};
 use crate::spec::{JobSpec, NewJob};
 use crate::{Job, reads};
@@ -195,7 +195,6 @@ pub(crate) async fn join(
     spec: &mut JobSpec,
     old: Option<&Job>,
 ) -> Result<()> {
-    spec.tags.retain(|tag| !tag.starts_with(GROUP_TAG));
     // What the job keeps of its last add may have the limit of its group then.
     if let Some(before) = old.and_then(|old| old.group.as_ref()) {
         leave(spec, before);
@@ -222,14 +221,12 @@ pub(crate) async fn join(
             return Err(refused(format!("there is no group `{name}` of tenant `{tenant}`: create it first")));
         }
     };
-    spec.tags.insert(member.tag());
     spec.group = Some(member);
     Ok(())
 }
 
-/// Takes from a spec the tag and the limit of a group of which the job is no member any more.
+/// Takes from a spec the limit of a group of which the job is no member any more.
 pub(crate) fn leave(spec: &mut JobSpec, member: &Member) {
-    spec.tags.remove(&member.tag());
     spec.reasons.retain(|reason| !member.is_limit(reason));
 }
 

@@ -283,7 +283,7 @@ impl Wanted {
         let class = || job.reason_class().map(|class| reason_class::number(&class));
         self.has_tenant(&job.tenant)
             && states(job).iter().any(|state| self.has_state(state))
-            && self.tags.as_ref().is_none_or(|tags| tags.iter().any(|tag| job.tags.contains(tag)))
+            && self.tags.as_ref().is_none_or(|tags| tags.iter().any(|tag| job.has_tag(tag)))
             && (self.class.is_none() || class() == self.class)
     }
 

@@ -52,11 +52,13 @@ impl<'de> Deserialize<'de> for Member {
 
 /// The name and the number of a group, as one text. Written out: with `format!`, it takes ten times as long.
 pub(crate) fn numbered(name: &str, id: u64) -> String {
-    let digits = (u64::BITS - id.leading_zeros()).div_ceil(4).max(1);
     let mut text = String::with_capacity(name.len() + 20);
     text.push_str(name);
     text.push('@');
-    text.extend((0..digits).rev().filter_map(|digit| char::from_digit((id >> (4 * digit) & 15) as u32, 16)));
+    let digits = (u64::BITS - id.leading_zeros()).div_ceil(4).max(1);
+    for digit in (0..digits).rev() {
+        text.push(char::from(b"0123456789abcdef"[(id >> (4 * digit) & 15) as usize]));
+    }
     text
 }
 

@@ -23,7 +23,7 @@ use crate::input::Inputs;
 use crate::job::{Event, EventKind, Hidden, JobFields, Parked, State, Then};
 use crate::lifetime::Lifetime;
 use crate::locks::{Held, Waits};
-use crate::member::{Callback, GROUP_TAG, Member};
+use crate::member::{Callback, Member};
 use crate::place::{End, Holder, Next, Place, Run};
 use crate::spec::{JobSpec, Scheduled, is_no_summary};
 use crate::stored_result::StoredResult;
@@ -61,18 +61,15 @@ macro_rules! record {
         impl<'a> Record<'a> {
             /// A record with what the client has stated. The other fields are empty.
             fn new(state: State, spec: &'a JobSpec) -> Self {
-                let mut record = Record {
+                Record {
                     state,
                     $($($spec: Cow::Borrowed(&spec.$spec),)? $($null: Default::default(),)? $($field: Default::default(),)?)+
-                };
-                record.drop_group_tag();
-                record
+                }
             }
 
             /// The record with what the client has stated.
             fn with_spec(mut self, spec: &'a JobSpec) -> Self {
                 $($(self.$spec = Cow::Borrowed(&spec.$spec);)?)+
-                self.drop_group_tag();
                 self
             }
         }
@@ -116,9 +113,6 @@ macro_rules! record {
                         )+
                         Field::Unknown => drop(fields.next_value::<IgnoredAny>()?),
                     }
-                }
-                if let Some(group) = &spec.group {
-                    spec.tags.insert(group.tag());
                 }
                 match (has_state, spec.tenant.as_str()) {
                     (false, _) => Err(A::Error::missing_field("state")),
@@ -301,14 +295,6 @@ impl<'a> From<&'a Job> for Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Drops the tag that the group of the job states.
-    fn drop_group_tag(&mut self) {
-        if self.group.is_some() {
-            let others = self.tags.iter().filter(|tag| !tag.starts_with(GROUP_TAG)).cloned().collect();
-            self.tags = Cow::Owned(others);
-        }
-    }
-
     /// States the fields of a place, in a record that has those of none.
     fn set_place(&mut self, place: &'a Place) {
         match place {

@@ -232,6 +232,7 @@ impl Selection {
                 user: job.user.as_deref(),
                 task: job.task.as_deref(),
                 tags: &job.tags,
+                group: job.group.as_ref().map(|group| group.name.as_str()),
                 reasons: &reasons,
                 added_us: job.added_us,
                 option: &option,
@@ -387,7 +388,7 @@ impl Source {
     /// Whether it has the jobs with another tag than that of `source`, and the job has this tag.
     fn has_other_tag(&self, source: &Source, job: &Job) -> bool {
         match (self, source) {
-            (Source::Tagged(other, _), Source::Tagged(tag, _)) => other != tag && job.tags.contains(other),
+            (Source::Tagged(other, _), Source::Tagged(tag, _)) => other != tag && job.has_tag(other),
             _ => false,
         }
     }

@@ -1,5 +1,6 @@
 //! What a client states of a job: its [`JobSpec`], and the [`NewJob`] with which it is added.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
@@ -154,18 +155,33 @@ impl JobSpec {
         self.max_attempts.or(of_type.filter(|_| !self.continuous)).filter(|most| *most > 0)
     }
 
+    /// Its tags, and as one more of them its group.
+    pub fn all_tags(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        let group = self.group.as_ref().map(|group| Cow::Owned(group.tag()));
+        self.tags.iter().map(|tag| Cow::Borrowed(tag.as_str())).chain(group)
+    }
+
+    /// Whether this is one of [`JobSpec::all_tags`].
+    pub fn has_tag(&self, tag: &str) -> bool {
+        let is_group = |group: &Member| tag.strip_prefix(GROUP_TAG) == Some(group.name.as_str());
+        self.tags.contains(tag) || self.group.as_ref().is_some_and(is_group)
+    }
+
     fn check(&self) -> Result<()> {
         check_name("tenant", &self.tenant, MAX_NAME_BYTES)?;
         if let Some(user) = &self.user {
             check_name("user", user, MAX_NAME_BYTES)?;
         }
         self.task.as_deref().map_or(Ok(()), check_task)?;
-        let tags = self.tags.iter().filter(|tag| !tag.starts_with(GROUP_TAG)).count();
-        if tags > MAX_TAGS {
-            let problem = format!("has {tags} words; at most {MAX_TAGS} are allowed");
+        if self.tags.len() > MAX_TAGS {
+            let problem = format!("has {} words; at most {MAX_TAGS} are allowed", self.tags.len());
             return Err(Error::Invalid { field: "tags", problem });
         }
         self.tags.iter().try_for_each(|tag| check_tag("tags", tag))?;
+        if self.tags.iter().any(|tag| tag.starts_with(GROUP_TAG)) {
+            let problem = format!("{GROUP_TAG}NAME is the tag of a group; name the group in `group`");
+            return Err(Error::Invalid { field: "tags", problem });
+        }
         self.group.as_ref().map_or(Ok(()), |group| check_group_name("group", &group.name))?;
         check_size("summary", &self.summary, MAX_INFO_BYTES)?;
         if !self.locks.is_none() {

@@ -24,7 +24,7 @@ impl Job {
 
 /// The keys of the rows of a job's tags, with another spec.
 fn each(keys: &Keyspace, job: &Job, spec: &JobSpec) -> impl Iterator<Item = Bytes> {
-    spec.tags.iter().map(|tag| keys.tag_entry(&job.job_type, tag, &spec.tenant, &job.id))
+    spec.all_tags().map(|tag| keys.tag_entry(&job.job_type, &tag, &spec.tenant, &job.id))
 }
 
 /// Writes the rows of a new job.

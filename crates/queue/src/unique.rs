@@ -118,7 +118,6 @@ async fn found(
                 group_row::leave(&mut spec, &left);
             }
             if let Some(own) = &job.spec.group {
-                spec.tags.insert(own.tag());
                 let limits = job.spec.reasons.iter().filter(|reason| own.is_limit(reason));
                 spec.reasons.extend(limits.cloned());
             }

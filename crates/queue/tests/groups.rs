@@ -165,7 +165,7 @@ async fn a_group_ends_with_its_last_job_and_calls_back_once() {
     assert_eq!(stored.removed_us, Some(7 + groups::DEFAULT_GROUP_KEEP_US));
     assert!(format!("{stored:?}").find("secret").is_none());
     // Its jobs are found by their tag.
-    assert!(world.get("a").await.tags.contains("group:g"));
+    assert!(world.get("a").await.has_tag("group:g"));
 }
 
 #[tokio::test]
@@ -374,7 +374,7 @@ async fn a_job_takes_nothing_of_its_group_into_another_one() {
     let moved = kept(&world, "a", Some("h")).await;
     world.run(async |tx, keys| jobs::add(tx, keys, &moved, 3).await).await;
     let (job, h) = (world.get("a").await, world.group("h").await);
-    assert_eq!(job.tags.iter().collect::<Vec<_>>(), ["group:h"]);
+    assert_eq!(job.all_tags().collect::<Vec<_>>(), ["group:h"]);
     assert_eq!(
         job.reasons,
         ["concurrency:3:group-cars".to_owned(), format!("concurrency:2:group-{:x}", h.id)]

@@ -162,6 +162,7 @@ fn subject<'a>(job: &'a Job, option: &'a dyn Fn(&[String]) -> Option<Value>) -> 
         user: job.user.as_deref(),
         task: job.task.as_deref(),
         tags: &job.tags,
+        group: job.group.as_ref().map(|group| group.name.as_str()),
         reasons: &job.reasons,
         added_us: job.added_us,
         option,

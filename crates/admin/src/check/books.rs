@@ -399,7 +399,7 @@ impl<'a> Books<'a> {
                 self.promise(subject, hash(&(row, 0_u64, false)))?;
             }
         }
-        for tag in &job.tags {
+        for tag in job.all_tags() {
             self.promise(subject, hash(&("tag", tag, &job.tenant)))?;
         }
         if let Some(at) = job.parked() {

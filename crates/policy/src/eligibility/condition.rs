@@ -97,6 +97,8 @@ pub struct Subject<'a> {
     pub task: Option<&'a str>,
     /// Its tags.
     pub tags: &'a BTreeSet<String>,
+    /// The name of its group, which is one more tag of it.
+    pub group: Option<&'a str>,
     /// Why it was added, as its client states.
     pub reasons: &'a [String],
     /// When it was added, in µs.
@@ -341,8 +343,11 @@ fn truth(node: &Node, job: &Subject<'_>) -> Truth {
                 Field::Indexed(Indexed::Tenant) => text(job.tenant),
                 Field::User => job.user.map_or(missing, text),
                 Field::Task => job.task.map_or(missing, text),
-                Field::Indexed(Indexed::Tag) if is_not => Truth::all(job.tags.iter().map(|tag| text(tag))),
-                Field::Indexed(Indexed::Tag) => Truth::any(job.tags.iter().map(|tag| text(tag))),
+                Field::Indexed(Indexed::Tag) => {
+                    let group = job.group.map(|name| text(&[GROUP_TAG, name].concat()));
+                    let truths = job.tags.iter().map(|tag| text(tag)).chain(group);
+                    if is_not { Truth::all(truths) } else { Truth::any(truths) }
+                }
                 Field::Reason if is_not => Truth::all(job.reasons.iter().map(|reason| text(reason))),
                 Field::Reason => Truth::any(job.reasons.iter().map(|reason| text(reason))),
                 Field::Indexed(Indexed::ReasonClass) => {

@@ -198,6 +198,7 @@ mod tests {
             user: None,
             task: None,
             tags: &std::collections::BTreeSet::new(),
+            group: None,
             reasons: &[],
             added_us,
             option: &option,
