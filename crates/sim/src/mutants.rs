@@ -35,6 +35,7 @@ pub fn all() -> impl Iterator<Item = &'static Mutant> {
     [
         MUTANTS,
         UNIQUE_MUTANTS,
+        EDIT_MUTANTS,
         LOCK_MUTANTS,
         ELIGIBILITY_MUTANTS,
         INPUT_MUTANTS,

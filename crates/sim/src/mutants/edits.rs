@@ -14,8 +14,8 @@ pub const EDIT_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "held_job_is_freed_by_an_add",
         file: "crates/queue/src/jobs.rs",
-        find: "        Place::Paused { .. } if job.held_by().is_some() && new.after.is_empty() => {\n",
-        replace: "        Place::Paused { .. } if job.held_by().is_some() && !new.after.is_empty() => {\n",
+        find: "        Place::Paused { .. } if job.held_by().is_some() && new.after.is_empty() => {\n            add_to_waiting(tx, keys, &mut job, new, now_us).await?\n        }\n        Place::Pending { .. } | Place::Crashing { .. } => {\n            add_to_waiting(tx, keys, &mut job, new, now_us).await?\n        }\n        _ => {\n            job.hold = job.holder();\n",
+        replace: "        Place::Pending { .. } | Place::Crashing { .. } => {\n            add_to_waiting(tx, keys, &mut job, new, now_us).await?\n        }\n        _ => {\n",
         why: "A held job that is added again is not held any more.",
     },
     Mutant {
