@@ -75,6 +75,15 @@ class Server:
         self.processes.append(process)
         return process
 
+    def relay(self, outbox: str) -> subprocess.Popen[bytes]:
+        """A process that passes on the jobs of an outbox."""
+        environment = {**os.environ, "TURNWISE_SERVER": self.url}
+        command = [str(pathlib.Path(sys.executable).parent / "turnwise-worker"), "--outbox", outbox]
+        with (self.folder / "relay.log").open("ab") as output:
+            process = subprocess.Popen(command, cwd=HERE, env=environment, stdout=output, stderr=output)
+        self.processes.append(process)
+        return process
+
     def worker_log(self, number: int) -> str:
         return (self.folder / f"worker{number}.log").read_text()
 

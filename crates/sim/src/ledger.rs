@@ -1,6 +1,6 @@
 //! What happens outside of the store: the operations of clients, and the runs of handlers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use turnwise_queue::NewJob;
@@ -26,6 +26,8 @@ pub struct Op {
     pub new: Arc<[NewJob]>,
     /// Jobs that have the unique keys of others, and are replaced by these; or, for `OpKind::Edit`, the job and what it gets.
     pub replaced: Arc<[(JobKey, NewJob)]>,
+    /// Jobs that it adds, and then replaces by others of its jobs.
+    pub edited: Arc<[JobKey]>,
     /// Whether jobs are added only if they do not exist.
     pub once: bool,
 }
@@ -33,7 +35,7 @@ pub struct Op {
 impl Op {
     /// An operation on these jobs, other than an addition.
     fn on(kind: OpKind, jobs: Arc<[JobKey]>) -> Op {
-        Op { kind, jobs, new: Arc::new([]), replaced: Arc::new([]), once: false }
+        Op { kind, jobs, new: Arc::new([]), replaced: Arc::new([]), edited: Arc::new([]), once: false }
     }
 
     /// A change of the filters.
@@ -60,6 +62,7 @@ impl Op {
     pub fn of_add(new: &[NewJob], outcomes: &[Outcome], once: bool) -> Op {
         let mut added: BTreeMap<JobKey, NewJob> = BTreeMap::new();
         let mut replaced: BTreeMap<JobKey, NewJob> = BTreeMap::new();
+        let mut edited: BTreeSet<JobKey> = BTreeSet::new();
         for (new, outcome) in new.iter().zip(outcomes) {
             match outcome {
                 Outcome::Added(Added::AlreadyThere | Added::KeyTaken(_)) => {}
@@ -75,7 +78,10 @@ impl Op {
                         DidFound::RunsAgain => drop(added.insert(key, new.clone())),
                         DidFound::Replaced => match added.get_mut(&key) {
                             // What it waits for stays.
-                            Some(before) => before.options.clone_from(&new.options),
+                            Some(before) => {
+                                before.options.clone_from(&new.options);
+                                edited.insert(key);
+                            }
                             None => drop(replaced.insert(key, new.clone())),
                         },
                     }
@@ -86,6 +92,7 @@ impl Op {
         Op {
             new: new.into(),
             replaced: replaced.into_iter().collect(),
+            edited: edited.into_iter().collect(),
             once,
             ..Op::on(OpKind::Add, jobs.into())
         }

@@ -32,7 +32,7 @@ def _fresh(job: Mapping[str, Any]) -> str:
     return "delayed" if "delay_ms" in job or "not_before_us" in job else "queued"
 
 
-def _idempotent(job: Mapping[str, Any]) -> bool:
+def is_idempotent(job: Mapping[str, Any]) -> bool:
     """Of jobs that are added again, one may end between two attempts, and would then run twice."""
     again = job.get("if_exists") == "again"
     return not again and job.get("unique", {}).get("on_conflict") != "after"
@@ -47,7 +47,7 @@ def add(core: Core, job_type: str, options: Any, stated: _spec.JobOptions) -> St
     job = _spec.new_job(job_type, options, stated, with_type=False)
     own_id = "id" not in job
     job.setdefault("id", _spec.new_id())
-    request = Request("POST", path("jobs", job_type), body=encode(job), idempotent=_idempotent(job))
+    request = Request("POST", path("jobs", job_type), body=encode(job), idempotent=is_idempotent(job))
     answer, worked = yield from core.call(request)
     added: AddedJob = answer.json()
     if worked and own_id and added["added"] == "exists":
@@ -60,7 +60,7 @@ def add_many(core: Core, jobs: Iterable[NewJob]) -> Steps[list[AddedJob]]:
     own_ids = ["id" not in job for job in made]
     for job in made:
         job.setdefault("id", _spec.new_id())
-    idempotent = all(_idempotent(job) for job in made)
+    idempotent = all(is_idempotent(job) for job in made)
     request = Request("POST", path("jobs"), body=encode({"jobs": made}), idempotent=idempotent)
     answer, worked = yield from core.call(request)
     added: list[AddedJob] = answer.json()["jobs"]
@@ -68,6 +68,11 @@ def add_many(core: Core, jobs: Iterable[NewJob]) -> Steps[list[AddedJob]]:
         if worked and own_id and each["added"] == "exists":
             each["added"] = _fresh(job)
     return added
+
+
+def add_texts(core: Core, jobs: Sequence[str]) -> Steps[None]:
+    """Adds jobs that are JSON already, each with an id."""
+    yield from core.call(Request("POST", path("jobs"), body=('{"jobs":[' + ",".join(jobs) + "]}").encode()))
 
 
 def job(core: Core, job_type: str, id: str) -> Steps[Job]:

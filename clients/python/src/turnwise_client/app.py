@@ -7,6 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypedDict, TypeVar, Union, overload
 
+from . import outbox
 from ._convert import Signature
 from ._spec import TERMS, Backoff, JobOptions, Seconds, terms
 from .aio import AsyncClient, AsyncHandle
@@ -171,6 +172,10 @@ class Task(Generic[P, R]):
         added = self.app.client.add(job_type, options, **stated)
         return self.handle(added.id, added.added)
 
+    def add_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Adds a job with the transaction of this connection to a database, through its outbox: `turnwise_client.outbox`."""
+        return self.handle(outbox.add_in(connection, *self._new(args, dict(kwargs))))
+
     def add_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[Handle[R]]:
         """Adds a job for each of these named arguments: all or none, if they fit into one transaction of the store. At most 1,000."""
         added = self.app.client.add_many([self._new((), dict(each)) for each in arguments])
@@ -187,6 +192,10 @@ class Task(Generic[P, R]):
         job_type, options, stated = self._new(args, dict(kwargs))
         added = await self.app.async_client.add(job_type, options, **stated)
         return self.handle_async(added.id, added.added)
+
+    async def add_in_async(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncHandle[R]:
+        """The same for a connection of `asyncpg`, or an `AsyncConnection` of `psycopg`."""
+        return self.handle_async(await outbox.add_in_async(connection, *self._new(args, dict(kwargs))))
 
     async def add_many_async(self, arguments: Iterable[Mapping[str, Any]]) -> list[AsyncHandle[R]]:
         """Adds a job for each of these named arguments: all or none, if they fit into one transaction of the store. At most 1,000."""

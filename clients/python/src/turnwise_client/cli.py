@@ -9,20 +9,24 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 from .app import App
+from .client import Client
 from .errors import TurnwiseError
+from .outbox import Relay
 from .worker import Worker
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="turnwise-worker", description="Run the tasks of an app.")
-    parser.add_argument("app", help="the module of the app: `myapp.jobs`, or `myapp.jobs:app` if it has several")
+    parser.add_argument("app", nargs="?", help="the module of the app: `myapp.jobs`, or `myapp.jobs:app` if it has several")
     parser.add_argument("--slots", type=int, default=int(os.environ.get("TURNWISE_SLOTS", "8")), help="jobs at the same time (8)")
     parser.add_argument("--grace", type=float, default=30.0, help="how long jobs may run on after SIGTERM, in s (30)")
     parser.add_argument("--tasks", help="only these tasks, with commas between them")
     parser.add_argument("--name", default=os.environ.get("TURNWISE_FLEET_WORKER"), help="a name for people")
     parser.add_argument("--server", help="the server's URL (TURNWISE_SERVER). The token is in TURNWISE_TOKEN")
+    parser.add_argument("--outbox", help="pass on the jobs of this outbox, too: postgresql://… or sqlite:///file; without an app, only these")
     parser.add_argument("--log", default="INFO", help="the level of the log: DEBUG, INFO, WARNING or ERROR")
     given = parser.parse_args(arguments)
     level = getattr(logging, given.log.upper(), None)
@@ -33,14 +37,21 @@ def main(arguments: list[str] | None = None) -> None:
     for name in ("httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
     sys.path.insert(0, os.getcwd())
+    workers: list[Worker] = []
+    relays: list[Relay] = []
     try:
-        tasks = given.tasks.split(",") if given.tasks else None
-        app = find(given.app)
-        worker = Worker(app, slots=given.slots, grace=given.grace, name=given.name, tasks=tasks, url=given.server)
+        if given.app:
+            tasks = given.tasks.split(",") if given.tasks else None
+            app = find(given.app)
+            workers.append(Worker(app, slots=given.slots, grace=given.grace, name=given.name, tasks=tasks, url=given.server))
+        if given.outbox:
+            relays.append(Relay(given.outbox, Client(given.server)))
     except ValueError as error:
         parser.error(str(error))
+    if not workers and not relays:
+        parser.error("state the module of an app, or --outbox")
     try:
-        work([worker])
+        work(workers, relays)
     except TurnwiseError as error:
         sys.exit(f"turnwise-worker: {error}")
 
@@ -59,8 +70,8 @@ def find(where: str) -> App:
     return next(iter(apps.values()))
 
 
-def work(workers: list[Worker]) -> None:
-    """Runs workers until SIGTERM or SIGINT asks them to stop; a second one ends the process at once. Only in the main thread."""
+def work(workers: list[Worker], relays: Sequence[Relay] = ()) -> None:
+    """Runs workers and relays until SIGTERM or SIGINT asks them to stop; a second one ends the process at once. Only in the main thread."""
     asked = False
 
     def asked_to_stop(number: int, _: object) -> None:
@@ -70,9 +81,11 @@ def work(workers: list[Worker]) -> None:
         asked = True
         for worker in workers:
             worker.stop()
+        for relay in relays:
+            relay.stop()
 
     async def all_of_them() -> None:
-        await asyncio.gather(*(worker.run() for worker in workers))
+        await asyncio.gather(*(worker.run() for worker in workers), *(asyncio.to_thread(relay.run) for relay in relays))
 
     before = {number: signal.signal(number, asked_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

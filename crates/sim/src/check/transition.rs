@@ -222,7 +222,10 @@ impl Checker {
             }
             (was, is) if was == is && !refused => {
                 let same = old.history == new.history && old.order_us() == new.order_us();
-                ensure(same && by(&[OpKind::Add]), ALLOWED, story)
+                let is_edited = commit.writer.op.as_ref().is_some_and(|op| op.edited.contains(key));
+                let latest = new.history.first().map(|event| &event.kind);
+                let edited = is_edited && matches!(latest, Some(EventKind::Edited { .. }));
+                ensure((same || edited) && by(&[OpKind::Add]), ALLOWED, story)
             }
             (was, State::Cancelled) if was.is_final() && refused => {
                 self.count_end(known, key);

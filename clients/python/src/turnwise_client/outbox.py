@@ -1,0 +1,300 @@
+"""The outbox: jobs that are added in the transaction of the application's own database, and the relay that passes them to the server.
+
+`Task.add_in(connection, …)` and `Outbox.add` insert a row where the application writes its own. If its transaction is rolled back, there is no
+job. A `Relay` reads the rows, adds their jobs, and deletes the rows. It may be killed at any moment, run several times, or lose answers: each job
+has its id in the row, and the server adds a job with one id once.
+
+Databases: SQLite (`sqlite3`), and PostgreSQL (`psycopg` 3, with or without asyncio, and `asyncpg`)."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from . import _api, _spec
+from .client import Client
+from .errors import Refused
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+log = logging.getLogger(__name__)
+
+# A request has at most so many jobs, and about so many bytes of them.
+BATCH = 500
+BATCH_BYTES = 1 << 20
+# Without a notification, the relay looks this often.
+LOOK_S = 1.0
+# After an error that may pass, the relay waits, longer each time.
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 30.0
+MAX_PROBLEM = 1000
+CHANNEL = "turnwise_outbox"
+# Whether a row in PostgreSQL notifies the relay. Commits that notify wait for each other: with thousands of them per second, set this to false.
+NOTIFY = True
+
+SQLITE = """\
+CREATE TABLE IF NOT EXISTS turnwise_outbox (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    job TEXT NOT NULL,
+    added_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f', 'now')),
+    problem TEXT
+);
+CREATE INDEX IF NOT EXISTS turnwise_outbox_waiting ON turnwise_outbox (id) WHERE problem IS NULL;
+"""
+POSTGRESQL = """\
+CREATE TABLE IF NOT EXISTS turnwise_outbox (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job text NOT NULL,
+    added_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    problem text
+);
+CREATE INDEX IF NOT EXISTS turnwise_outbox_waiting ON turnwise_outbox (id) WHERE problem IS NULL;
+"""
+
+
+def add_in(connection: Any, job_type: str, options: Any, stated: _spec.JobOptions) -> str:
+    """Inserts a job into the outbox, in the transaction of this connection. Returns the job's id."""
+    id, text = _row(job_type, options, stated)
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("INSERT INTO turnwise_outbox (job) VALUES (?)", (text,))
+        return id
+    connection.execute("INSERT INTO turnwise_outbox (job) VALUES (%s)", (text,))
+    if NOTIFY:
+        connection.execute(f"NOTIFY {CHANNEL}")
+    return id
+
+
+async def add_in_async(connection: Any, job_type: str, options: Any, stated: _spec.JobOptions) -> str:
+    """The same for a connection of `asyncpg`, or an `AsyncConnection` of `psycopg`."""
+    id, text = _row(job_type, options, stated)
+    if type(connection).__module__.partition(".")[0] == "asyncpg":
+        await connection.execute("INSERT INTO turnwise_outbox (job) VALUES ($1)", text)
+    else:
+        await connection.execute("INSERT INTO turnwise_outbox (job) VALUES (%s)", (text,))
+    if NOTIFY:
+        await connection.execute(f"NOTIFY {CHANNEL}")
+    return id
+
+
+def add(connection: Any, type: str, options: Any = None, /, **stated: Unpack[_spec.JobOptions]) -> str:
+    """Adds a job with this transaction, without a task of an app. Returns the job's id."""
+    return add_in(connection, type, options, stated)
+
+
+def create_table(connection: Any) -> None:
+    """Creates the table of the outbox, unless it is there. A migration may instead have the text of `SQLITE` or `POSTGRESQL`."""
+    statements = SQLITE if isinstance(connection, sqlite3.Connection) else POSTGRESQL
+    for statement in statements.split(";\n")[:-1]:
+        connection.execute(statement)
+
+
+def _row(job_type: str, options: Any, stated: _spec.JobOptions) -> tuple[str, str]:
+    """The id of a job, and the job as `POST /v1/jobs` takes it."""
+    job = _spec.new_job(job_type, options, stated, with_type=True)
+    if not _api.is_idempotent(job):
+        raise ValueError("a relay may add a job twice: `if_exists` cannot be `again` here, nor a key's `on_conflict` be `after`")
+    job.setdefault("id", _spec.new_id())
+    if "delay_ms" in job:
+        # It counts from now on, and not from when the relay comes.
+        job["not_before_us"] = time.time_ns() // 1000 + job.pop("delay_ms") * 1000
+    id: str = job["id"]
+    return id, json.dumps(job, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+class OutboxStats(TypedDict):
+    """What is in an outbox."""
+
+    # Rows that wait for the relay.
+    waiting: int
+    # How long the oldest of them has waited, in seconds; 0 if there is none.
+    lag: float
+    # Rows that the server has refused. The column `problem` says why.
+    refused: int
+
+
+class _Sqlite:
+    """An outbox in a file of SQLite."""
+
+    def __init__(self, file: str) -> None:
+        # Each statement is a transaction of its own, so that the application does not wait for the relay.
+        self.connection = sqlite3.connect(file, timeout=30, isolation_level=None, check_same_thread=False)
+
+    def take(self, count: int) -> list[tuple[int, str]]:
+        rows = "SELECT id, job FROM turnwise_outbox WHERE problem IS NULL ORDER BY id LIMIT ?"
+        return self.connection.execute(rows, (count,)).fetchall()
+
+    def done(self, ids: list[int], problems: dict[int, str]) -> None:
+        self.connection.execute("BEGIN IMMEDIATE")
+        self.connection.executemany("DELETE FROM turnwise_outbox WHERE id = ?", [(id,) for id in ids])
+        refused = [(problem, id) for id, problem in problems.items()]
+        self.connection.executemany("UPDATE turnwise_outbox SET problem = ? WHERE id = ?", refused)
+        self.connection.execute("COMMIT")
+
+    def give_back(self) -> None:
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
+
+    def stats(self) -> OutboxStats:
+        lag = "coalesce((julianday('now') - julianday(min(added_at))) * 86400, 0)"
+        text = f"SELECT count(*), {lag} FROM turnwise_outbox WHERE problem IS NULL"
+        waiting, age = self.connection.execute(text).fetchone()
+        refused = self.connection.execute("SELECT count(*) FROM turnwise_outbox WHERE problem IS NOT NULL").fetchone()[0]
+        return {"waiting": waiting, "lag": max(0.0, age), "refused": refused}
+
+    def wait(self, stop: threading.Event, seconds: float) -> None:
+        stop.wait(seconds)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class _Postgresql:
+    """An outbox in PostgreSQL."""
+
+    def __init__(self, url: str) -> None:
+        import psycopg
+
+        self.connection = psycopg.connect(url, autocommit=True)
+        self.connection.execute(f"LISTEN {CHANNEL}")
+
+    def take(self, count: int) -> list[tuple[int, str]]:
+        # Another relay takes other rows meanwhile. If this one dies, the database gives its rows back.
+        rows = "SELECT id, job FROM turnwise_outbox WHERE problem IS NULL ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED"
+        self.connection.execute("BEGIN")
+        return self.connection.execute(rows, (count,)).fetchall()
+
+    def done(self, ids: list[int], problems: dict[int, str]) -> None:
+        self.connection.execute("DELETE FROM turnwise_outbox WHERE id = ANY(%s)", (ids,))
+        for id, problem in problems.items():
+            self.connection.execute("UPDATE turnwise_outbox SET problem = %s WHERE id = %s", (problem, id))
+        self.connection.execute("COMMIT")
+
+    def give_back(self) -> None:
+        if not self.connection.closed:
+            self.connection.execute("ROLLBACK")
+
+    def stats(self) -> OutboxStats:
+        text = """SELECT count(*) FILTER (WHERE problem IS NULL), count(*) FILTER (WHERE problem IS NOT NULL),
+            coalesce(extract(epoch FROM clock_timestamp() - min(added_at) FILTER (WHERE problem IS NULL)), 0)
+            FROM turnwise_outbox"""
+        row = self.connection.execute(text).fetchone()
+        assert row is not None
+        return {"waiting": row[0], "lag": max(0.0, float(row[2])), "refused": row[1]}
+
+    def wait(self, stop: threading.Event, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not stop.is_set() and time.monotonic() < end:
+            for _ in self.connection.notifies(timeout=0.2, stop_after=1):
+                return
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def _opener(url: str) -> Callable[[], _Sqlite | _Postgresql]:
+    """What connects to this database."""
+    if url.startswith(("postgresql://", "postgres://")):
+        if importlib.util.find_spec("psycopg") is None:
+            raise ValueError("an outbox in PostgreSQL needs psycopg 3: pip install 'psycopg[binary]>=3.2'")
+        return lambda: _Postgresql(url)
+    if url.startswith("sqlite:///"):
+        return lambda: _Sqlite(url.removeprefix("sqlite:///"))
+    raise ValueError("an outbox is `postgresql://…` or `sqlite:///file`")
+
+
+class Relay:
+    """Passes the rows of an outbox to the server. `url` is `postgresql://…`, or `sqlite:///` with the path of the file behind it.
+
+    A row that the server refuses stays, with the reason in its column `problem`, and holds up no other. Set the column to null to try again."""
+
+    def __init__(self, url: str, client: Client | None = None, *, batch: int = BATCH) -> None:
+        if not 1 <= batch <= 1000:
+            raise ValueError("a batch has 1 to 1000 jobs")
+        self._connect = _opener(url)
+        self._batch = batch
+        self._client = client or Client()
+        self._stop = threading.Event()
+        self._open: _Sqlite | _Postgresql | None = None
+
+    def stats(self) -> OutboxStats:
+        """What waits, and for how long. Not while `run` runs in another thread."""
+        return self._outbox().stats()
+
+    def stop(self) -> None:
+        """Makes `run` return after its current batch. Any thread may call it."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Closes the connection to the database."""
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def run(self) -> None:
+        """Passes rows on until it is stopped. Errors of the server and of the database are logged, and it tries again."""
+        pause = FIRST_PAUSE_S
+        while not self._stop.is_set():
+            try:
+                if not self.step():
+                    self._outbox().wait(self._stop, LOOK_S)
+                pause = FIRST_PAUSE_S
+            except Exception as error:  # Each database has errors of its own.
+                log.warning("the outbox is not passed on: %s; again in %g s", error, pause)
+                self.close()
+                self._stop.wait(pause)
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+        self.close()
+
+    def step(self) -> int:
+        """Passes one batch on. Returns how many rows it had. Raises what the server or the database raises, and then the rows stay."""
+        outbox = self._outbox()
+        try:
+            rows = outbox.take(self._batch)
+            added: list[int] = []
+            problems: dict[int, str] = {}
+            begin = 0
+            while begin < len(rows):
+                end, size = begin, 0
+                while end < len(rows) and (end == begin or size + len(rows[end][1]) <= BATCH_BYTES):
+                    size += len(rows[end][1])
+                    end += 1
+                self._pass_on(rows[begin:end], added, problems)
+                begin = end
+            if problems and not added and all(problem.startswith("forbidden") for problem in problems.values()):
+                # The token may lack a scope, and no row is at fault.
+                raise PermissionError(next(iter(problems.values())))
+            outbox.done(added, problems)
+        except BaseException:
+            outbox.give_back()
+            raise
+        for id, problem in problems.items():
+            log.error("row %s of the outbox is refused: %s", id, problem)
+        return len(rows)
+
+    def _outbox(self) -> _Sqlite | _Postgresql:
+        if self._open is None:
+            self._open = self._connect()
+        return self._open
+
+    def _pass_on(self, rows: list[tuple[int, str]], added: list[int], problems: dict[int, str]) -> None:
+        """Adds the jobs of these rows. If the server refuses one of them, it is found by halves."""
+        try:
+            self._client._transport.run(_api.add_texts(self._client._core, [job for _, job in rows]))
+        except Refused as error:
+            if error.status == 401:
+                raise
+            if len(rows) == 1:
+                problems[rows[0][0]] = str(error)[:MAX_PROBLEM]
+                return
+            half = len(rows) // 2
+            self._pass_on(rows[:half], added, problems)
+            self._pass_on(rows[half:], added, problems)
+        else:
+            added.extend(id for id, _ in rows)
