@@ -26,7 +26,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tasks", help="only these tasks, with commas between them")
     parser.add_argument("--name", default=os.environ.get("TURNWISE_FLEET_WORKER"), help="a name for people")
     parser.add_argument("--server", help="the server's URL (TURNWISE_SERVER). The token is in TURNWISE_TOKEN")
-    parser.add_argument("--outbox", help="pass on the jobs of this outbox, too: postgresql://… or sqlite:///file; without an app, only these")
+    outbox = "pass on the jobs of this outbox, too: postgresql://… or sqlite:///file (TURNWISE_OUTBOX). Without an app, only these"
+    parser.add_argument("--outbox", default=os.environ.get("TURNWISE_OUTBOX"), help=outbox)
     parser.add_argument("--log", default="INFO", help="the level of the log: DEBUG, INFO, WARNING or ERROR")
     given = parser.parse_args(arguments)
     level = getattr(logging, given.log.upper(), None)

@@ -14,6 +14,7 @@ import logging
 import sqlite3
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -124,7 +125,9 @@ class _Sqlite:
 
     def __init__(self, file: str) -> None:
         # Each statement is a transaction of its own, so that the application does not wait for the relay.
-        self.connection = sqlite3.connect(file, timeout=30, isolation_level=None, check_same_thread=False)
+        # A file that is not there is an error, and is not created.
+        uri = f"file:{urllib.parse.quote(file)}?mode=rw"
+        self.connection = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
 
     def take(self, count: int) -> list[tuple[int, str]]:
         rows = "SELECT id, job FROM turnwise_outbox WHERE problem IS NULL ORDER BY id LIMIT ?"
