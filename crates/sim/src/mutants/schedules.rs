@@ -56,8 +56,8 @@ pub const SCHEDULE_MUTANTS: &[Mutant] = &[
     Mutant {
         name: "group_end_is_lost",
         file: "crates/queue/src/group_counts.rs",
-        find: "    add(tx, keys, job, member, sum)?;\n    if after == Field::Open { Ok(()) }",
-        replace: "    add(tx, keys, job, member, sum)?;\n    if after != Field::Failed { Ok(()) }",
+        find: "    add(tx, keys, job, member, sum, after != Field::Open)\n",
+        replace: "    add(tx, keys, job, member, sum, after == Field::Failed)\n",
         why: "The end of a job does not mark its group, so no server looks whether it was the last one.",
     },
     Mutant {
