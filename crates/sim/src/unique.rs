@@ -184,7 +184,10 @@ impl UniqueKeys {
             && !job.state().is_final()
             && is.is_some_and(|is| !is.held)
         {
-            let is_taken = !holders.is_empty() || others().next().is_some();
+            // A commit that returns several jobs of a lost worker may free the key behind this one.
+            let mut held = self.held_us.iter().filter(|((of, holder), _)| *of == name && holder != key);
+            let is_freed_now = held.any(|(_, until_us)| *until_us == now_us);
+            let is_taken = !holders.is_empty() || others().next().is_some() || is_freed_now;
             ensure(is_taken, "a job that waits again takes its unique key, if that is free", story)?;
         }
         Ok(())
