@@ -20,7 +20,7 @@ import pytest
 from conftest import Server, eventually
 
 import jobs
-from turnwise_client import Client, outbox
+from turnwise_client import Client, Refused, outbox, work
 from turnwise_client.outbox import Relay
 
 Database = tuple[str, Callable[[], Any]]
@@ -148,7 +148,7 @@ def test_a_refused_job_holds_up_no_other(client: Client, database: Database) -> 
     relay.close()
 
 
-def test_what_could_run_twice_is_refused_at_once(database: Database) -> None:
+def test_what_could_run_twice_is_refused_at_once(client: Client, database: Database) -> None:
     _, connect = database
     connection = connect()
     with pytest.raises(ValueError, match="a relay may add a job twice"):
@@ -158,7 +158,7 @@ def test_what_could_run_twice_is_refused_at_once(database: Database) -> None:
     connection.rollback()
     for wrong in ("mysql://x", "app.db"):
         with pytest.raises(ValueError, match="an outbox is"):
-            Relay(wrong)
+            Relay(wrong, client)
 
 
 @pytest.mark.usefixtures("connected")
@@ -168,7 +168,8 @@ def test_rows_wait_while_the_server_is_away(server: Server, client: Client, data
     outbox.add(connection, "mail", id="a")
     connection.commit()
     server.kill()
-    relay = Relay(url, Client(server.url, retry_for=0.1))
+    impatient = Client(server.url, retry_for=0.1)
+    relay = Relay(url, impatient)
     thread = threading.Thread(target=relay.run)
     thread.start()
     time.sleep(0.5)
@@ -179,6 +180,42 @@ def test_rows_wait_while_the_server_is_away(server: Server, client: Client, data
     relay.stop()
     thread.join(10)
     assert not thread.is_alive()
+    impatient.close()
+
+
+def test_an_error_of_the_server_marks_no_row(client: Client, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, connect = database
+    connection = connect()
+    outbox.add(connection, "mail", id="a")
+    connection.commit()
+    relay = Relay(url, client)
+
+    def fails(*_: Any) -> Any:
+        raise Refused("internal", "the store is damaged", status=500)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("turnwise_client._api.add_texts", fails)
+        with pytest.raises(Refused):
+            relay.step()
+    assert (relay.stats()["waiting"], relay.stats()["refused"]) == (1, 0)
+    assert relay.step() == 1
+    relay.close()
+
+
+def test_a_relay_ends_with_the_workers_beside_it(client: Client, database: Database) -> None:
+    class Ended:
+        def __init__(self, error: Exception | None) -> None:
+            self.error = error
+
+        async def run(self) -> None:
+            if self.error:
+                raise self.error
+
+        def stop(self) -> None: ...
+
+    work([Ended(None)], [Relay(database[0], client)])  # type: ignore[list-item]
+    with pytest.raises(Refused):
+        work([Ended(Refused("unauthorized", "no token", status=401))], [Relay(database[0], client)])  # type: ignore[list-item]
 
 
 @pytest.mark.usefixtures("connected")

@@ -86,7 +86,14 @@ def work(workers: list[Worker], relays: Sequence[Relay] = ()) -> None:
             relay.stop()
 
     async def all_of_them() -> None:
-        await asyncio.gather(*(worker.run() for worker in workers), *(asyncio.to_thread(relay.run) for relay in relays))
+        passing = [asyncio.create_task(asyncio.to_thread(relay.run)) for relay in relays]
+        try:
+            # Relays beside workers end with them: the workers may be drained, or refused by the server.
+            await asyncio.gather(*((worker.run() for worker in workers) if workers else passing))
+        finally:
+            for relay in relays:
+                relay.stop()
+            await asyncio.gather(*passing)
 
     before = {number: signal.signal(number, asked_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -1,6 +1,6 @@
 """The outbox: jobs that are added in the transaction of the application's own database, and the relay that passes them to the server.
 
-`Task.add_in(connection, …)` and `Outbox.add` insert a row where the application writes its own. If its transaction is rolled back, there is no
+`Task.add_in(connection, …)` and `outbox.add` insert a row where the application writes its own. If its transaction is rolled back, there is no
 job. A `Relay` reads the rows, adds their jobs, and deletes the rows. It may be killed at any moment, run several times, or lose answers: each job
 has its id in the row, and the server adds a job with one id once.
 
@@ -217,12 +217,12 @@ class Relay:
 
     A row that the server refuses stays, with the reason in its column `problem`, and holds up no other. Set the column to null to try again."""
 
-    def __init__(self, url: str, client: Client | None = None, *, batch: int = BATCH) -> None:
+    def __init__(self, url: str, client: Client, *, batch: int = BATCH) -> None:
         if not 1 <= batch <= 1000:
             raise ValueError("a batch has 1 to 1000 jobs")
         self._connect = _opener(url)
         self._batch = batch
-        self._client = client or Client()
+        self._client = client
         self._stop = threading.Event()
         self._open: _Sqlite | _Postgresql | None = None
 
@@ -291,7 +291,8 @@ class Relay:
         try:
             self._client._transport.run(_api.add_texts(self._client._core, [job for _, job in rows]))
         except Refused as error:
-            if error.status == 401:
+            # The row is at fault only if the server says so, and not if it has an error of its own.
+            if error.status is None or error.status == 401 or error.status >= 500:
                 raise
             if len(rows) == 1:
                 problems[rows[0][0]] = str(error)[:MAX_PROBLEM]

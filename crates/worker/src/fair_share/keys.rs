@@ -113,7 +113,8 @@ impl FairShare {
     pub fn grow_key(&self, charges: &RunCharges, key: &mut Option<f64>, grown_us: &mut i64) {
         let now_us = self.now_us();
         *key = self.state().grown_key(charges, *key, *grown_us, now_us);
-        *grown_us = now_us;
+        // A clock that is set back charges nothing twice.
+        *grown_us = now_us.max(*grown_us);
     }
 
     /// Counts the pending jobs of tenants whose count is old: first those never counted, then the oldest counts, as

@@ -20,7 +20,8 @@
 //!   either.
 //! - *A priority of 0 has no logarithm*, and stays 0 for ever: its key is [`Key::ZERO`], finite and below all others.
 //! - *No timer.* A [`Usage`] is rolled up when it is read, at the multiples of t1 that have passed since the last
-//!   time, and a running job is charged at the multiples of t3. These moments are the same for all workers, so usages that several workers have charged can be added up.
+//!   time, and a running job is charged at the multiples of t3. These moments are the same for all workers, so usages that
+//!   several workers have charged can be added up.
 //!
 //! Source: "Fair Share Job Scheduling for CouchDB 3.x Replicator", and its reference, Kay and Lauder, "A Fair Share
 //! Scheduler" (1988). Numbers are exact here; `tests/integers.rs` truncates where CouchDB does.
