@@ -59,6 +59,14 @@ pub fn surplus(own: usize, loads: &[Load]) -> usize {
     }
 }
 
+/// Whether jobs move, and the worker with the index `own` would only pass on one that it took: with one job more, it could give
+/// one to an emptier worker. So it lets the emptier ones take it. `O(workers²)`.
+pub fn has_its_part(own: usize, loads: &[Load]) -> bool {
+    let with_one_more = Load { running: loads[own].running + 1, ..loads[own] };
+    let can_give = |from: &Load| loads.iter().any(|to| from.can_give_to(to));
+    can_give(&with_one_more) && loads.iter().any(can_give)
+}
+
 /// Whether a cycle is one in which its worker may give jobs back.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Turn {
@@ -124,6 +132,18 @@ mod tests {
         }
         assert_eq!(given(&[(2, 4), (2, 4), (0, 4)]), [1, 0, 0], "one of two that are equally full");
         assert_eq!(given(&[(1, 4), (0, 4)]), [0, 0]);
+    }
+
+    #[test]
+    fn while_jobs_move_only_the_emptiest_take_them() {
+        let have_their_part = |of: &[(usize, usize)]| -> Vec<bool> {
+            let loads = loads(of);
+            (0..loads.len()).map(|own| has_its_part(own, &loads)).collect()
+        };
+        assert_eq!(have_their_part(&[(1, 4), (2, 4), (0, 4)]), [true, true, false]);
+        assert_eq!(have_their_part(&[(2, 4), (1, 4), (1, 4)]), [false; 3], "no job moves");
+        assert_eq!(have_their_part(&[(3, 4), (3, 4), (3, 4)]), [false; 3]);
+        assert_eq!(have_their_part(&[(1, 4), (3, 4), (1, 1)]), [false, true, true], "one is full");
     }
 
     #[test]

@@ -16,8 +16,8 @@ use crate::times::duration_us;
 /// The result of the last comparison with other workers.
 #[derive(Default)]
 pub(super) struct Balance {
-    /// Whether emptier workers have room for some of its jobs. Until the next cycle, it then claims only jobs that it
-    /// has skipped for long enough.
+    /// Whether emptier workers have room for some of its jobs, or for the next one. Until the next cycle, it then claims only
+    /// jobs that it has skipped for long enough.
     pub is_above_its_part: bool,
     /// The last round in which it gave jobs back, where workers balance in turns.
     pub gave_in_round: Option<i64>,
@@ -28,12 +28,12 @@ pub(super) struct Loads {
     pub all: Vec<Load>,
     /// The index of this worker.
     pub own: usize,
-    /// The round, where workers balance in turns.
-    pub round: Option<i64>,
+    /// Whether it may give jobs back in this cycle.
+    pub turn: Turn,
 }
 
 impl Incarnation {
-    /// Reads the loads of all workers, if the set of workers has been stable for a while, and it is this worker's turn.
+    /// Reads the loads of all workers, if the set of workers has been stable for a while.
     pub(super) async fn read_loads(&self, rotation: RotationRules) -> Result<Option<Loads>> {
         let now_us = self.now_us();
         let stable_us = now_us.saturating_sub(self.contenders.since_us);
@@ -46,12 +46,10 @@ impl Incarnation {
             return Ok(None);
         }
         let (interval_us, shortest_us) = (duration_us(rotation.interval), duration_us(SHORTEST_PHASE));
-        let Turn::Now { round } = turn(now_us, interval_us, shortest_us, self.rank()) else {
-            return Ok(None);
+        let turn = match turn(now_us, interval_us, shortest_us, self.rank()) {
+            Turn::Now { round: Some(round) } if self.balance.gave_in_round == Some(round) => Turn::Later,
+            turn => turn,
         };
-        if round.is_some() && round == self.balance.gave_in_round {
-            return Ok(None);
-        }
         let (keys, job_type) = (&self.shared.keys, &self.shared.job_type);
         let members = workers::list(&self.shared.store.begin().await?, keys, job_type).await?;
         let Some(own) = members.iter().position(|member| member.id == self.id) else { return Ok(None) };
@@ -69,6 +67,6 @@ impl Incarnation {
                 false => elsewhere.get(&member.id).copied().unwrap_or(0),
             },
         };
-        Ok(Some(Loads { all: members.iter().map(load).collect(), own, round }))
+        Ok(Some(Loads { all: members.iter().map(load).collect(), own, turn }))
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use turnwise_policy::rotation::Moment;
+use turnwise_policy::rotation::balance::{Turn, has_its_part};
 
 use super::Incarnation;
 use super::balance::Loads;
@@ -77,10 +78,12 @@ impl Incarnation {
             tracing::warn!(%error, "no job is given back in this cycle: the workers cannot be read");
             None
         });
-        match self.preempt(Moment::Cycle, loads.as_ref()).await {
+        let may_give = loads.as_ref().filter(|loads| loads.turn != Turn::Later);
+        match self.preempt(Moment::Cycle, may_give).await {
             Ok(PreemptionResult { stopped, surplus, .. }) => {
-                self.balance.is_above_its_part = surplus > 0;
-                if let Some(Loads { round, .. }) = loads
+                let has_its_part = loads.as_ref().is_some_and(|loads| has_its_part(loads.own, &loads.all));
+                self.balance.is_above_its_part = surplus > 0 || has_its_part;
+                if let Some(Loads { turn: Turn::Now { round }, .. }) = loads
                     && stopped < rotation.max_churn
                 {
                     self.balance.gave_in_round = round;
