@@ -1,6 +1,6 @@
 //! A transaction: a snapshot, the transaction's own writes on top of it, and what must not have changed at commit.
 
-use std::collections::{BTreeMap, HashMap, HashSet, hash_map};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map};
 use std::hash::BuildHasher as _;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -51,10 +51,15 @@ struct Pending {
     prefetched: BTreeMap<Bytes, Option<Bytes>>,
     /// The same for ranges.
     prefetched_ranges: HashMap<RangeRead, Vec<KeyValue>>,
-    /// The hashes of the keys in `writes`, and perhaps of others: most keys that are read or written are not in it.
+    /// The hashes of the keys in `writes` and `unknown`, and perhaps of others: most keys that are read or written are not in it.
     touched: HashSet<u64, FixedState>,
-    /// Written after `cleared`: an entry here overrides a cleared range around it.
-    writes: BTreeMap<Bytes, Write>,
+    /// The value of each key that was set; `None` if it was cleared. Written after `cleared`: an entry here overrides a cleared range
+    /// around it.
+    writes: BTreeMap<Bytes, Option<Bytes>>,
+    /// The same for keys whose values are unknown before the commit. Hashed: each step of a batch writes the same ones again.
+    unknown: HashMap<Bytes, Unknown, FixedState>,
+    /// The keys of `unknown`, in order.
+    unknown_keys: BTreeSet<Bytes>,
     cleared: Vec<(Bytes, Bytes)>,
     /// The lines to append, by log.
     appended: BTreeMap<Bytes, appends::Rows>,
@@ -68,25 +73,15 @@ struct Pending {
     bytes: usize,
 }
 
-/// What becomes of a key.
-enum Write {
-    Set(Bytes),
-    Clear,
+/// What becomes of a key whose value is unknown before the commit.
+#[derive(Clone, Copy)]
+enum Unknown {
     Versionstamp,
-    Add(Box<Sum>),
+    Add(Sum),
 }
 
-impl Write {
-    /// The value that the transaction reads from now on.
-    fn value(&self) -> Result<Option<Bytes>> {
-        match self {
-            Write::Set(value) => Ok(Some(value.clone())),
-            Write::Clear => Ok(None),
-            Write::Versionstamp | Write::Add(_) => {
-                Err(Error::Misuse("a versionstamp, or a sum, is unknown before the commit".into()))
-            }
-        }
-    }
+fn read_of_unknown() -> Error {
+    Error::Misuse("a versionstamp, or a sum, is unknown before the commit".into())
 }
 
 /// The reads of a [`Transaction::prefetch`] that are under way at the same time.
@@ -105,11 +100,15 @@ const APPENDED: usize = 4;
 impl Pending {
     /// The own write that decides the value of `key`, if there is one.
     fn own(&self, key: &Bytes) -> Result<Option<Option<Bytes>>> {
-        let written = if self.is_touched(key) { self.writes.get(key) } else { None };
-        match written {
-            Some(write) => write.value().map(Some),
-            None => Ok(self.is_cleared(key).then_some(None)),
+        if self.is_touched(key) {
+            if self.unknown.contains_key(key) {
+                return Err(read_of_unknown());
+            }
+            if let Some(value) = self.writes.get(key) {
+                return Ok(Some(value.clone()));
+            }
         }
+        Ok(self.is_cleared(key).then_some(None))
     }
 
     /// Whether the key may have been written.
@@ -117,18 +116,48 @@ impl Pending {
         self.touched.contains(&hash_of(key))
     }
 
-    /// Writes a key, instead of what was written to it before.
-    fn write(&mut self, key: Bytes, write: Write) {
-        self.bytes += key.len();
-        self.bytes += match &write {
-            Write::Set(value) => value.len(),
-            Write::Clear | Write::Versionstamp => 0,
-            Write::Add(_) => SUM_SUFFIX_BYTES + Sum::BYTES,
-        };
-        self.touched.insert(hash_of(&key));
+    /// Sets a key, or clears it, instead of what was written to it before.
+    fn write(&mut self, key: Bytes, value: Option<Bytes>) {
+        self.bytes += key.len() + value.as_ref().map_or(0, Bytes::len);
+        let was_unknown = self.touch(&key) && self.unknown.remove(&key).is_some();
+        if was_unknown {
+            self.unknown_keys.remove(&key);
+        }
         let is_cleared = self.is_cleared(&key);
-        let is_first = self.writes.insert(key, write).is_none();
+        let is_first = self.writes.insert(key, value).is_none() && !was_unknown;
         self.splits += usize::from(is_cleared && is_first);
+    }
+
+    /// The same with a value that is unknown before the commit.
+    fn write_unknown(&mut self, key: Bytes, value: Unknown) {
+        self.bytes += key.len();
+        if let Unknown::Add(_) = value {
+            self.bytes += SUM_SUFFIX_BYTES + Sum::BYTES;
+        }
+        let was_written = self.touch(&key) && self.writes.remove(&key).is_some();
+        let is_cleared = self.is_cleared(&key);
+        self.unknown_keys.insert(key.clone());
+        let is_first = self.unknown.insert(key, value).is_none() && !was_written;
+        self.splits += usize::from(is_cleared && is_first);
+    }
+
+    /// Notes that a key is written. Returns whether it may have been written before.
+    fn touch(&mut self, key: &Bytes) -> bool {
+        !self.touched.insert(hash_of(key))
+    }
+
+    /// Drops what was written to the keys of a range.
+    fn forget(&mut self, begin: &Bytes, end: &Bytes) {
+        let bounds = (Bound::Included(begin), Bound::Excluded(end));
+        let set = self.writes.range::<Bytes, _>(bounds).map(|(key, _)| key);
+        let written: Vec<Bytes> = set.chain(self.unknown_keys.range::<Bytes, _>(bounds)).cloned().collect();
+        for key in written {
+            self.splits -= usize::from(self.is_cleared(&key));
+            if self.writes.remove(&key).is_none() {
+                self.unknown.remove(&key);
+                self.unknown_keys.remove(&key);
+            }
+        }
     }
 
     fn add_read_key(&mut self, key: Bytes) {
@@ -153,7 +182,7 @@ impl Pending {
     /// The number of rows and ranges that the commit writes.
     fn written(&self) -> usize {
         let appended: usize = self.appended.values().map(appends::Rows::len).sum();
-        self.writes.len() + appended + self.cleared.len() + self.splits
+        self.writes.len() + self.unknown.len() + appended + self.cleared.len() + self.splits
     }
 
     /// The number of conflicts that the commit checks.
@@ -453,9 +482,11 @@ impl Transaction {
     fn own_writes_in(&self, read: &RangeRead) -> Result<Option<OwnWrites>> {
         let pending = self.pending.lock();
         let bounds = (Bound::Included(&read.begin), Bound::Excluded(&read.end));
+        if pending.unknown_keys.range::<Bytes, _>(bounds).next().is_some() {
+            return Err(read_of_unknown());
+        }
         let written = pending.writes.range::<Bytes, _>(bounds);
-        let row = |(key, write): (&Bytes, &Write)| Ok((key.clone(), write.value()?));
-        let mut rows = written.map(row).collect::<Result<Vec<_>>>()?;
+        let mut rows: Vec<_> = written.map(|(key, value)| (key.clone(), value.clone())).collect();
         let overlaps = |(begin, end): &&(Bytes, Bytes)| *begin < read.end && read.begin < *end;
         let cleared: Vec<_> = pending.cleared.iter().filter(overlaps).cloned().collect();
         if rows.is_empty() && cleared.is_empty() {
@@ -469,21 +500,19 @@ impl Transaction {
 
     /// Sets a key.
     pub fn set(&self, key: Bytes, value: Bytes) -> Result<()> {
-        self.write(key, Write::Set(value))
+        self.check("value", value.len(), self.limits.value_bytes)?;
+        self.write(key, Some(value))
     }
 
     /// Removes a key, if it is there.
     pub fn clear(&self, key: Bytes) -> Result<()> {
-        self.write(key, Write::Clear)
+        self.write(key, None)
     }
 
-    fn write(&self, key: Bytes, write: Write) -> Result<()> {
+    fn write(&self, key: Bytes, value: Option<Bytes>) -> Result<()> {
         self.check("key", key.len(), self.limits.key_bytes)?;
-        if let Write::Set(value) = &write {
-            self.check("value", value.len(), self.limits.value_bytes)?;
-        }
         let mut pending = self.pending.lock();
-        pending.write(key, write);
+        pending.write(key, value);
         self.check_transaction(&pending)
     }
 
@@ -496,13 +525,11 @@ impl Transaction {
         // The end of a range may be the successor of the longest key.
         self.check("key", begin.len().max(end.len()), self.limits.key_bytes + 1)?;
         let mut pending = self.pending.lock();
-        let inside = |key: &Bytes| begin <= *key && *key < end;
-        pending.writes.retain(|key, _| !inside(key));
+        pending.forget(&begin, &end);
         pending.bytes += begin.len() + end.len();
         // The new range covers these.
         pending.cleared.retain(|(first, last)| !(begin <= *first && *last <= end));
         pending.cleared.push((begin, end));
-        pending.splits = pending.writes.keys().filter(|key| pending.is_cleared(key)).count();
         self.check_transaction(&pending)
     }
 
@@ -511,7 +538,13 @@ impl Transaction {
     /// Use it only to signal a change. On etcd the key may be set although the transaction conflicts. That happens if
     /// another transaction of this process commits at the same moment and also sets it.
     pub fn set_versionstamp(&self, key: Bytes) -> Result<()> {
-        self.write(key, Write::Versionstamp)
+        self.check("key", key.len(), self.limits.key_bytes)?;
+        let mut pending = self.pending.lock();
+        if let Some(Unknown::Versionstamp) = pending.unknown.get(&key) {
+            return Ok(());
+        }
+        pending.write_unknown(key, Unknown::Versionstamp);
+        self.check_transaction(&pending)
     }
 
     /// Makes the commit fail if another transaction writes `key`, without reading it.
@@ -525,20 +558,15 @@ impl Transaction {
     pub fn add(&self, key: Bytes, sum: Sum) -> Result<()> {
         self.check("key", key.len() + SUM_SUFFIX_BYTES, self.limits.key_bytes)?;
         let mut pending = self.pending.lock();
-        let mut is_set = pending.is_cleared(&key);
-        if pending.is_touched(&key) {
-            match pending.writes.get_mut(&key) {
-                Some(Write::Add(before)) => {
-                    **before += sum;
-                    return Ok(());
-                }
-                written => is_set |= written.is_some(),
-            }
+        if let Some(Unknown::Add(before)) = pending.unknown.get_mut(&key) {
+            *before += sum;
+            return Ok(());
         }
-        if is_set {
+        let is_written = || pending.unknown.contains_key(&key) || pending.writes.contains_key(&key);
+        if pending.is_cleared(&key) || pending.is_touched(&key) && is_written() {
             return Err(Error::Misuse("a transaction adds to a key that it has set or cleared".into()));
         }
-        pending.write(key, Write::Add(Box::new(sum)));
+        pending.write_unknown(key, Unknown::Add(sum));
         self.check_transaction(&pending)
     }
 
@@ -652,7 +680,8 @@ impl Transaction {
     pub async fn commit(&self) -> Result<Option<Versionstamp>> {
         let mut pending = std::mem::take(&mut *self.pending.lock());
         // Changes that cancel each other out are no write.
-        pending.writes.retain(|_, write| !matches!(write, Write::Add(sum) if sum.is_zero()));
+        let is_nothing = |written: &Unknown| matches!(written, Unknown::Add(sum) if sum.is_zero());
+        pending.unknown.retain(|_, written| !is_nothing(written));
         if pending.written() == 0 {
             return Ok(None);
         }
@@ -665,16 +694,15 @@ impl Transaction {
             read_ranges: pending.read_ranges,
             arrivals: pending.arrivals,
             clear_ranges: pending.cleared,
-            puts: Vec::with_capacity(pending.writes.len()),
+            puts: pending.writes.into_iter().collect(),
             appends: appends.collect(),
             ..Changes::default()
         };
-        for (key, write) in pending.writes {
-            match write {
-                Write::Set(value) => changes.puts.push((key, Some(value))),
-                Write::Clear => changes.puts.push((key, None)),
-                Write::Versionstamp => changes.versionstamped.push(key),
-                Write::Add(sum) => changes.adds.push((key, *sum)),
+        for key in pending.unknown_keys {
+            match pending.unknown.get(&key) {
+                Some(Unknown::Versionstamp) => changes.versionstamped.push(key),
+                Some(Unknown::Add(sum)) => changes.adds.push((key, *sum)),
+                None => {}
             }
         }
         self.snapshot.commit(changes).await.map(Some)
