@@ -198,12 +198,16 @@ pub(super) async fn one(visit: Visit) -> Result<Response> {
         h1 { bdi { (schedule.name) } }
         (parts::done(visit.query.get("did")))
         @if caller.writes(&schedule.tenant) { (buttons(&schedule, &schedule_link(&schedule.name))) }
-        (facts(&schedule, app.now_us()))
-        h2 { "Next fires" }
-        @if schedule.state == ScheduleState::Paused { p.condition.warn { "It is paused, and makes none of them." } }
-        @if next.is_empty() { p.empty { "It has no fire any more." } } @else { (fires_to_come(&next)) }
-        h2 { "Last fires" }
-        @if schedule.fires.is_empty() { p.empty { "It has not fired yet." } } @else { (fires_made(&schedule)) }
+        section { (facts(&schedule, app.now_us())) }
+        section {
+            h2 { "Next fires" }
+            @if schedule.state == ScheduleState::Paused { p.condition.warn { "It is paused, and makes none of them." } }
+            @if next.is_empty() { p.empty { "It has no fire any more." } } @else { (fires_to_come(&next)) }
+        }
+        section {
+            h2 { "Last fires" }
+            @if schedule.fires.is_empty() { p.empty { "It has not fired yet." } } @else { (fires_made(&schedule)) }
+        }
     };
     Ok(layout::live(&visit.shell, &schedule.name, main))
 }
