@@ -86,9 +86,10 @@ class Worker:
     def stop(self) -> None:
         """Takes no more jobs, waits `grace` for those that run, gives the others back, and ends. Other threads and signal handlers may
         call it."""
+        # First: the loop may run `_stop` at once.
+        self.stopping = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop)
-        self.stopping = True
 
     def _stop(self) -> None:
         assert self._loop is not None
