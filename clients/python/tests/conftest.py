@@ -63,17 +63,32 @@ class Server:
         self.process.kill()
         self.process.wait()
 
-    def worker(self, *arguments: str, token: str | None = None, app: str = "jobs") -> subprocess.Popen[bytes]:
-        """A worker process of `tests/jobs.py`."""
+    def worker(
+        self, *arguments: str, token: str | None = None, app: str = "jobs", folder: pathlib.Path = HERE
+    ) -> subprocess.Popen[bytes]:
+        """A worker process of `tests/jobs.py`, or of an app in another folder."""
         environment = {**os.environ, "TURNWISE_SERVER": self.url, "TURNWISE_TEST_FOLDER": str(self.folder)}
         environment.pop("TURNWISE_TOKEN", None)
         if token is not None:
             environment["TURNWISE_TOKEN"] = token
         command = [str(pathlib.Path(sys.executable).parent / "turnwise-worker"), app, *arguments]
         with (self.folder / f"worker{len(self.processes)}.log").open("wb") as output:
-            process = subprocess.Popen(command, cwd=HERE, env=environment, stdout=output, stderr=output)
+            process = subprocess.Popen(command, cwd=folder, env=environment, stdout=output, stderr=output)
         self.processes.append(process)
         return process
+
+    def below(self) -> set[int]:
+        """The processes that the processes of workers have started."""
+        mark = f"TURNWISE_TEST_FOLDER={self.folder}\0".encode()
+        found = set()
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (process / "environ").read_bytes() and b"--parent-pipe" in (process / "cmdline").read_bytes():
+                    found.add(int(process.name))
+            except OSError:
+                # It has ended.
+                pass
+        return found
 
     def relay(self, outbox: str) -> subprocess.Popen[bytes]:
         """A process that passes on the jobs of an outbox."""
@@ -97,6 +112,8 @@ class Server:
             if process is not None and process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
+        for left in self.below():
+            os.kill(left, signal.SIGKILL)
 
 
 # A worker is removed after 2 s without a heartbeat.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import importlib.util
 import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
 
+from ._processes import ASKED, end_with_parent, supervise
 from .app import App
 from .client import Client
 from .errors import TurnwiseError
@@ -28,6 +30,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--server", help="the server's URL (TURNWISE_SERVER). The token is in TURNWISE_TOKEN")
     outbox = "pass on the jobs of this outbox, too: postgresql://… or sqlite:///file (TURNWISE_OUTBOX). Without an app, only these"
     parser.add_argument("--outbox", default=os.environ.get("TURNWISE_OUTBOX"), help=outbox)
+    parser.add_argument("--processes", type=int, help="worker processes, each with its own slots. A dead one is replaced")
+    parser.add_argument("--reload", action="store_true", help="restart when a file of Python below this directory changes")
+    # What a process gets from its parent, if that has several.
+    parser.add_argument("--parent-pipe", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--log", default="INFO", help="the level of the log: DEBUG, INFO, WARNING or ERROR")
     given = parser.parse_args(arguments)
     level = getattr(logging, given.log.upper(), None)
@@ -37,6 +43,17 @@ def main(arguments: list[str] | None = None) -> None:
     # It logs each request.
     for name in ("httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
+    if given.parent_pipe is not None:
+        end_with_parent(given.parent_pipe)
+    elif given.processes is not None or given.reload:
+        if given.reload and importlib.util.find_spec("watchfiles") is None:
+            parser.error("--reload needs watchfiles: pip install 'turnwise-client[reload]'")
+        if given.processes is not None and given.processes < 1:
+            parser.error("there is at least one process")
+        first = sys.argv[1:] if arguments is None else arguments
+        # Beside workers, one relay is enough.
+        others = [*first, "--outbox", ""] if given.app else first
+        sys.exit(supervise([first] + [others] * ((given.processes or 1) - 1), reload=given.reload))
     sys.path.insert(0, os.getcwd())
     workers: list[Worker] = []
     relays: list[Relay] = []
@@ -52,9 +69,11 @@ def main(arguments: list[str] | None = None) -> None:
     if not workers and not relays:
         parser.error("state the module of an app, or --outbox")
     try:
-        work(workers, relays)
+        asked = work(workers, relays, second_at_once=given.parent_pipe is None)
     except TurnwiseError as error:
         sys.exit(f"turnwise-worker: {error}")
+    if asked and given.parent_pipe is not None:
+        sys.exit(ASKED)
 
 
 def find(where: str) -> App:
@@ -71,14 +90,19 @@ def find(where: str) -> App:
     return next(iter(apps.values()))
 
 
-def work(workers: list[Worker], relays: Sequence[Relay] = ()) -> None:
-    """Runs workers and relays until SIGTERM or SIGINT asks them to stop; a second one ends the process at once. Only in the main thread."""
+def work(workers: list[Worker], relays: Sequence[Relay] = (), *, second_at_once: bool = True) -> bool:
+    """Runs workers and relays until SIGTERM or SIGINT asks them to stop; a second one ends the process at once. Only in the main thread.
+
+    Returns whether a signal has asked them. Without `second_at_once`, further signals do nothing: a process below a parent gets them from
+    there, and may get them from a terminal or a service manager, too."""
     asked = False
 
     def asked_to_stop(number: int, _: object) -> None:
         nonlocal asked
         if asked:
-            os._exit(128 + number)
+            if second_at_once:
+                os._exit(128 + number)
+            return
         asked = True
         for worker in workers:
             worker.stop()
@@ -101,3 +125,4 @@ def work(workers: list[Worker], relays: Sequence[Relay] = ()) -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    return asked
