@@ -42,7 +42,7 @@ EVERYTHING: dict[str, Any] = {
 
 def test_jobs_can_state_all_that_the_api_takes() -> None:
     assert EVERYTHING.keys() == JobOptions.__annotations__.keys()
-    job = new_job("x", {"a": 1}, typing.cast(JobOptions, EVERYTHING), with_type=True)
+    job = new_job("x", {"a": 1}, typing.cast(JobOptions, EVERYTHING))
     # Arrays, and names within a request, are not supported yet.
     assert set(SCHEMAS["NewJob"]["properties"]) - {"name", "count", "at_once"} == set(job)
     assert job["backoff"] == {"list_ms": [1000, 2500]} and job["timeout_ms"] == 60_000
@@ -56,16 +56,16 @@ def test_tasks_can_state_all_terms_of_the_api() -> None:
 
 
 def test_backoffs_and_times() -> None:
-    assert new_job("x", None, {"backoff": 2}, with_type=False) == {"backoff": {"fixed_ms": 2000}}
-    grows = new_job("x", None, {"backoff": {"first": 1, "factor": 2, "most": 60}}, with_type=False)
-    assert grows == {"backoff": {"exponential": {"first_ms": 1000, "factor": 2, "most_ms": 60_000}}}
+    assert new_job("x", None, {"backoff": 2}) == {"type": "x", "backoff": {"fixed_ms": 2000}}
+    grows = new_job("x", None, {"backoff": {"first": 1, "factor": 2, "most": 60}})
+    assert grows["backoff"] == {"exponential": {"first_ms": 1000, "factor": 2, "most_ms": 60_000}}
     assert when("30 2 * * * Europe/Berlin") == {"cron": "30 2 * * *", "zone": "Europe/Berlin"}
     assert when("0 0 * * MON") == {"cron": "0 0 * * MON"} and when("@daily UTC") == {"cron": "@daily", "zone": "UTC"}
     assert when(10) == {"every_ms": 10_000}
     with pytest.raises(ValueError, match="time zone"):
-        new_job("x", None, {"not_before": datetime.datetime(2026, 1, 1)}, with_type=False)
+        new_job("x", None, {"not_before": datetime.datetime(2026, 1, 1)})
     with pytest.raises(TypeError, match="no speed"):
-        new_job("x", None, typing.cast(JobOptions, {"speed": 1}), with_type=False)
+        new_job("x", None, typing.cast(JobOptions, {"speed": 1}))
 
 
 def test_types_of_tasks_are_known_to_type_checkers() -> None:

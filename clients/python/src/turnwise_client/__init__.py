@@ -23,9 +23,11 @@ from .errors import (
     TurnwiseError,
     Unavailable,
 )
+from .middleware import Adding, Middleware
 from .worker import Worker
 
 __all__ = [
+    "Adding",
     "App",
     "AsyncClient",
     "AsyncContext",
@@ -41,6 +43,7 @@ __all__ = [
     "Handle",
     "JobFailed",
     "JobOptions",
+    "Middleware",
     "NoAnswer",
     "NotEnded",
     "NotFound",

@@ -9,6 +9,7 @@ from typing import Any, Union
 from . import _spec
 from ._http import Core, Item, Pause, Request, Steps, encode, path, query
 from .errors import JobFailed, NotEnded, NotFound, TurnwiseError
+from .middleware import Adding
 from .models import FINAL_STATES, AddedJob, FiredSchedule, Group, Job, LogLine, Retried, Schedule, State, StreamEvent
 
 # How long one request waits on the server at most: many gateways cut a request that is not answered for 30 or 60 s.
@@ -40,32 +41,44 @@ def is_idempotent(job: Mapping[str, Any]) -> bool:
 
 def group_job(job: GroupJob) -> dict[str, Any]:
     """A job that a group adds or a schedule fires."""
-    return _spec.new_job(*job, with_type=True) if isinstance(job, tuple) else dict(job)
+    return _spec.new_job(*job) if isinstance(job, tuple) else dict(job)
 
 
-def add(core: Core, job_type: str, options: Any, stated: _spec.JobOptions) -> Steps[AddedJob]:
-    job = _spec.new_job(job_type, options, stated, with_type=False)
-    own_id = "id" not in job
-    job.setdefault("id", _spec.new_id())
-    request = Request("POST", path("jobs", job_type), body=encode(job), idempotent=is_idempotent(job))
+def adding(jobs: Iterable[NewJob]) -> Adding:
+    """The request that adds these jobs. Those without an id get one."""
+    made = [_spec.new_job(*job) for job in jobs]
+    new_ids = []
+    for job in made:
+        if "id" not in job:
+            job["id"] = _spec.new_id()
+            new_ids.append(job["id"])
+    return Adding(made, new_ids=frozenset(new_ids))
+
+
+def add(core: Core, adding: Adding) -> Steps[AddedJob]:
+    """Adds the one job of this request."""
+    job = dict(adding.jobs[0])
+    request = _adding(path("jobs", job.pop("type")), encode(job), adding)
     answer, worked = yield from core.call(request)
     added: AddedJob = answer.json()
-    if worked and own_id and added["added"] == "exists":
-        added["added"] = _fresh(job)
-    return added
+    return _added(adding, [added], worked)[0]
 
 
-def add_many(core: Core, jobs: Iterable[NewJob]) -> Steps[list[AddedJob]]:
-    made = [_spec.new_job(*job, with_type=True) for job in jobs]
-    own_ids = ["id" not in job for job in made]
-    for job in made:
-        job.setdefault("id", _spec.new_id())
-    idempotent = all(is_idempotent(job) for job in made)
-    request = Request("POST", path("jobs"), body=encode({"jobs": made}), idempotent=idempotent)
+def add_many(core: Core, adding: Adding) -> Steps[list[AddedJob]]:
+    request = _adding(path("jobs"), encode({"jobs": adding.jobs}), adding)
     answer, worked = yield from core.call(request)
-    added: list[AddedJob] = answer.json()["jobs"]
-    for each, job, own_id in zip(added, made, own_ids):
-        if worked and own_id and each["added"] == "exists":
+    return _added(adding, answer.json()["jobs"], worked)
+
+
+def _adding(where: str, body: bytes, adding: Adding) -> Request:
+    idempotent = all(is_idempotent(job) for job in adding.jobs)
+    return Request("POST", where, body=body, headers=tuple(adding.headers.items()), idempotent=idempotent)
+
+
+def _added(adding: Adding, added: list[AddedJob], worked: bool) -> list[AddedJob]:
+    """What the server answered. An earlier attempt may have added the jobs, but its answer was lost."""
+    for each, job in zip(added, adding.jobs):
+        if worked and job["id"] in adding.new_ids and each["added"] == "exists":
             each["added"] = _fresh(job)
     return added
 
@@ -274,5 +287,3 @@ def events_query(
     joined = {"type": ",".join(types), "state": ",".join(states), "event": ",".join(events)}
     given = {name: value for name, value in joined.items() if value}
     return query(**given, tenant=tenant, limit=MAX_PAGE)
-
-

@@ -57,6 +57,7 @@ class Request:
     method: str
     path: str
     query: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
     # Of a request that waits as its body states: a function of the wait in ms.
     body: bytes | Callable[[int], bytes] | None = None
     # Whether repeating it is harmless whatever became of it. Otherwise it is repeated only while it certainly had no effect.
@@ -104,7 +105,7 @@ class Attempt:
         return body(int(self.wait * 1000)) if callable(body) else body
 
     def headers(self, token: str | None) -> dict[str, str]:
-        headers = {"user-agent": f"turnwise-client-python/{VERSION}"}
+        headers = {**dict(self.request.headers), "user-agent": f"turnwise-client-python/{VERSION}"}
         authorization = f"Bearer {token}" if token else self.server.authorization
         if authorization:
             headers["authorization"] = authorization

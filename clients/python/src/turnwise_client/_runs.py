@@ -19,6 +19,7 @@ from ._spec import microseconds
 from .app import Task
 from .context import AsyncContext, Context, RunState, StopKind, current
 from .errors import Cancelled, Fail, RetryAfter, Snooze
+from .middleware import around_run
 from .models import AcceptedJob
 
 # The API's limits, which a message or a trace may exceed.
@@ -61,10 +62,12 @@ class Run:
     def call(self, context: Context) -> End | None:
         """Runs a plain function, in a thread."""
         current.set(context)
+        result = None
         try:
-            arguments = self._arguments()
-            leading = (context,) if self.task.signature.takes_context else ()
-            result = self.task.function(*leading, **arguments)
+            with around_run(self.task.app.middleware, context):
+                arguments = self._arguments()
+                leading = (context,) if self.task.signature.takes_context else ()
+                result = self.task.function(*leading, **arguments)
         except BaseException as error:
             return self.failed(error)
         return self.stopped() if self.state.seen else self.finished(result)
@@ -72,10 +75,12 @@ class Run:
     async def call_async(self, context: AsyncContext) -> End | None:
         """Runs a coroutine function, on the loop."""
         current.set(context)
+        result = None
         try:
-            arguments = self._arguments()
-            leading = (context,) if self.task.signature.takes_context else ()
-            result = await self.task.function(*leading, **arguments)
+            with around_run(self.task.app.middleware, context):
+                arguments = self._arguments()
+                leading = (context,) if self.task.signature.takes_context else ()
+                result = await self.task.function(*leading, **arguments)
         except BaseException as error:
             return self.failed(error)
         return self.stopped() if self.state.seen else self.finished(result)

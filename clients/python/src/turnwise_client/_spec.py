@@ -88,13 +88,13 @@ def backoff_of(value: Backoff) -> dict[str, Any]:
     return {"list_ms": [milliseconds(each) for each in value]}
 
 
-def new_job(job_type: str, options: Any, stated: JobOptions, *, with_type: bool) -> dict[str, Any]:
+def new_job(job_type: str, options: Any, stated: JobOptions) -> dict[str, Any]:
     """A job as a request states it."""
     unknown = stated.keys() - JobOptions.__annotations__.keys()
     if unknown:
         raise TypeError(f"a job has no {', '.join(sorted(unknown))}")
     given: dict[str, Any] = {name: value for name, value in stated.items() if value is not None}
-    job: dict[str, Any] = {"type": job_type} if with_type else {}
+    job: dict[str, Any] = {"type": job_type}
     job.update({name: given[name] for name in _AS_THEY_ARE if name in given})
     job.update({f"{name}_ms": milliseconds(given[name]) for name in _TIMES if name in given})
     if options is not None:

@@ -13,6 +13,7 @@ from ._spec import TERMS, Backoff, JobOptions, Seconds, terms
 from .aio import AsyncClient, AsyncHandle
 from .client import Client, Handle
 from .context import AsyncContext, Context
+from .middleware import Middleware
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -53,8 +54,12 @@ class TaskOptions(TypedDict, total=False):
 class App:
     """The tasks of one job type, and the server that has their jobs. The clients are made when they are first used."""
 
-    def __init__(self, type: str, url: str | None = None, token: str | None = None) -> None:
+    def __init__(
+        self, type: str, url: str | None = None, token: str | None = None, *, middleware: Iterable[Middleware] = ()
+    ) -> None:
         self.type = type
+        # Around the adds and the runs of its tasks. More may be appended until the first of them.
+        self.middleware = list(middleware)
         self.tasks: dict[str, Task[..., Any]] = {}
         self._url = url
         self._token = token
@@ -70,7 +75,7 @@ class App:
         """The client of `add`."""
         with self._lock:
             if self._client is None:
-                self._client = Client(self._url, self._token)
+                self._client = Client(self._url, self._token, middleware=self.middleware)
             return self._client
 
     @property
@@ -78,7 +83,7 @@ class App:
         """The client of `add_async`."""
         with self._lock:
             if self._async_client is None:
-                self._async_client = AsyncClient(self._url, self._token)
+                self._async_client = AsyncClient(self._url, self._token, middleware=self.middleware)
             return self._async_client
 
     def connect(self, url: str | None = None, token: str | None = None) -> None:
@@ -174,7 +179,8 @@ class Task(Generic[P, R]):
 
     def add_in(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Adds a job with the transaction of this connection to a database, through its outbox: `turnwise_client.outbox`."""
-        return self.handle(outbox.add_in(connection, *self._new(args, dict(kwargs))))
+        job = self._new(args, dict(kwargs))
+        return self.handle(outbox.add_in(connection, *job, middleware=self.app.middleware))
 
     def add_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[Handle[R]]:
         """Adds a job for each of these named arguments: all or none, if they fit into one transaction of the store. At most 1,000."""
@@ -195,7 +201,8 @@ class Task(Generic[P, R]):
 
     async def add_in_async(self, connection: Any, /, *args: P.args, **kwargs: P.kwargs) -> AsyncHandle[R]:
         """The same for a connection of `asyncpg`, or an `AsyncConnection` of `psycopg`."""
-        return self.handle_async(await outbox.add_in_async(connection, *self._new(args, dict(kwargs))))
+        job = self._new(args, dict(kwargs))
+        return self.handle_async(await outbox.add_in_async(connection, *job, middleware=self.app.middleware))
 
     async def add_many_async(self, arguments: Iterable[Mapping[str, Any]]) -> list[AsyncHandle[R]]:
         """Adds a job for each of these named arguments: all or none, if they fit into one transaction of the store. At most 1,000."""

@@ -10,6 +10,7 @@ from ._api import GroupJob, NewJob
 from ._http import RETRY_FOR_S, Core, query
 from ._spec import JobOptions, Seconds, milliseconds
 from ._transport import Transport
+from .middleware import Middleware, around_add
 from .models import AddedJob, FiredSchedule, Group, Job, LogLine, Retried, Schedule, State, StreamEvent
 
 if TYPE_CHECKING:
@@ -25,8 +26,14 @@ class Client:
     `TURNWISE_TOKEN`. Requests are repeated for `retry_for` seconds while repeating them is harmless."""
 
     def __init__(
-        self, url: str | Sequence[str] | None = None, token: str | None = None, *, retry_for: float = RETRY_FOR_S
+        self,
+        url: str | Sequence[str] | None = None,
+        token: str | None = None,
+        *,
+        retry_for: float = RETRY_FOR_S,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
+        self._middleware = middleware
         self._core = Core(url, token, retry_for)
         self._transport = Transport(self._core)
 
@@ -45,12 +52,14 @@ class Client:
 
     def add(self, type: str, options: Any = None, /, **stated: Unpack[JobOptions]) -> Handle[Any]:
         """Adds a job. One without an id gets one here, so that it is added once, however often the request is repeated."""
-        added = self._transport.run(_api.add(self._core, type, options, stated))
+        with around_add(self._middleware, _api.adding([(type, options, stated)])) as adding:
+            added = self._transport.run(_api.add(self._core, adding))
         return Handle(self, added["type"], added["id"], added)
 
     def add_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:
         """Adds jobs, each as `(type, options, {...})`: all or none, if they fit into one transaction of the store. At most 1,000."""
-        added = self._transport.run(_api.add_many(self._core, jobs))
+        with around_add(self._middleware, _api.adding(jobs)) as adding:
+            added = self._transport.run(_api.add_many(self._core, adding))
         return [Handle(self, each["type"], each["id"], each) for each in added]
 
     def handle(self, type: str, id: str) -> Handle[Any]:

@@ -15,12 +15,13 @@ import sqlite3
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from . import _api, _spec
 from .client import Client
 from .errors import Refused
+from .middleware import Middleware, around_add
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -60,27 +61,33 @@ CREATE INDEX IF NOT EXISTS turnwise_outbox_waiting ON turnwise_outbox (id) WHERE
 """
 
 
-def add_in(connection: Any, job_type: str, options: Any, stated: _spec.JobOptions) -> str:
+def add_in(
+    connection: Any, job_type: str, options: Any, stated: _spec.JobOptions, *, middleware: Sequence[Middleware] = ()
+) -> str:
     """Inserts a job into the outbox, in the transaction of this connection. Returns the job's id."""
-    id, text = _row(job_type, options, stated)
-    if isinstance(connection, sqlite3.Connection):
-        connection.execute("INSERT INTO turnwise_outbox (job) VALUES (?)", (text,))
-        return id
-    connection.execute("INSERT INTO turnwise_outbox (job) VALUES (%s)", (text,))
-    if NOTIFY:
-        connection.execute(f"NOTIFY {CHANNEL}")
+    with around_add(middleware, _api.adding([(job_type, options, stated)])) as adding:
+        id, text = _row(adding.jobs[0])
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute("INSERT INTO turnwise_outbox (job) VALUES (?)", (text,))
+            return id
+        connection.execute("INSERT INTO turnwise_outbox (job) VALUES (%s)", (text,))
+        if NOTIFY:
+            connection.execute(f"NOTIFY {CHANNEL}")
     return id
 
 
-async def add_in_async(connection: Any, job_type: str, options: Any, stated: _spec.JobOptions) -> str:
+async def add_in_async(
+    connection: Any, job_type: str, options: Any, stated: _spec.JobOptions, *, middleware: Sequence[Middleware] = ()
+) -> str:
     """The same for a connection of `asyncpg`, or an `AsyncConnection` of `psycopg`."""
-    id, text = _row(job_type, options, stated)
-    if type(connection).__module__.partition(".")[0] == "asyncpg":
-        await connection.execute("INSERT INTO turnwise_outbox (job) VALUES ($1)", text)
-    else:
-        await connection.execute("INSERT INTO turnwise_outbox (job) VALUES (%s)", (text,))
-    if NOTIFY:
-        await connection.execute(f"NOTIFY {CHANNEL}")
+    with around_add(middleware, _api.adding([(job_type, options, stated)])) as adding:
+        id, text = _row(adding.jobs[0])
+        if type(connection).__module__.partition(".")[0] == "asyncpg":
+            await connection.execute("INSERT INTO turnwise_outbox (job) VALUES ($1)", text)
+        else:
+            await connection.execute("INSERT INTO turnwise_outbox (job) VALUES (%s)", (text,))
+        if NOTIFY:
+            await connection.execute(f"NOTIFY {CHANNEL}")
     return id
 
 
@@ -96,12 +103,10 @@ def create_table(connection: Any) -> None:
         connection.execute(statement)
 
 
-def _row(job_type: str, options: Any, stated: _spec.JobOptions) -> tuple[str, str]:
-    """The id of a job, and the job as `POST /v1/jobs` takes it."""
-    job = _spec.new_job(job_type, options, stated, with_type=True)
+def _row(job: dict[str, Any]) -> tuple[str, str]:
+    """The id of a job, and its row."""
     if not _api.is_idempotent(job):
         raise ValueError("a relay may add a job twice: `if_exists` cannot be `again` here, nor a key's `on_conflict` be `after`")
-    job.setdefault("id", _spec.new_id())
     if "delay_ms" in job:
         # It counts from now on, and not from when the relay comes.
         job["not_before_us"] = time.time_ns() // 1000 + job.pop("delay_ms") * 1000
