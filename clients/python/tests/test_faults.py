@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pathlib
 import signal
 import socket
@@ -18,6 +19,9 @@ from conftest import Server, eventually
 import jobs
 from turnwise_client import AsyncClient, Client, NoAnswer, Refused, TurnwiseError, Worker
 from turnwise_client._http import Answer, Attempt, Core, Pause, Request
+
+# How long the loop of a worker hangs.
+BLOCK_S = float(os.environ.get("TURNWISE_TEST_BLOCK_S", "12"))
 
 
 @pytest.fixture(autouse=True)
@@ -39,24 +43,27 @@ def starts(server: Server, id: str) -> list[str]:
     return [note.split()[2] for note in server.notes() if note.startswith(f"start {id} ")]
 
 
-def test_a_worker_whose_loop_hangs_loses_its_jobs_to_another_one(server: Server) -> None:
+def test_a_worker_whose_loop_hangs_loses_its_jobs_to_another_one(make_server: Callable[..., Server]) -> None:
+    # With 60 s, these are the settings of a server.
+    server = make_server(f"[workers]\nhealth_interval = {BLOCK_S / 12}\nhealth_timeout = {BLOCK_S / 4}\n")
+    jobs.app.connect(server.url)
     first = server.worker("--slots", "4")
-    blocking = jobs.block_once.add(12)
-    eventually(lambda: starts(server, blocking.id))
-    # Jobs of the same worker cannot have started since: its loop hangs.
+    handles = [jobs.pid.using(on_lost="requeue").add(BLOCK_S / 4) for _ in range(3)]
+    eventually(lambda: len(server.notes()) == 3)
+    handles.append(jobs.block_once.using(on_lost="requeue").add(BLOCK_S))
+    eventually(lambda: starts(server, handles[-1].id))
     second = server.worker("--slots", "4")
-    others = [jobs.pid.add(0.1) for _ in range(3)]
-    pids = {int(other.result(30)) for other in others}
-    assert pids == {second.pid}
-    assert int(blocking.result(30)) == second.pid
-    assert starts(server, blocking.id) == [str(first.pid), str(second.pid)]
-    # The first one comes back, learns that it has lost the claim, and works again under a new id.
-    eventually(lambda: "registering again" in server.worker_log(0), what="the first worker registers again")
+    assert {int(handle.result(BLOCK_S + 20)) for handle in handles} == {second.pid}
+    for handle in handles:
+        assert starts(server, handle.id) == [str(first.pid), str(second.pid)]
+    # The first one comes back, learns that it has lost its claims, and works again under a new id.
+    eventually(lambda: "registering again" in server.worker_log(0), BLOCK_S + 20, "the first worker registers again")
     second.send_signal(signal.SIGTERM)
     assert second.wait(20) == 0
     assert int(jobs.pid.add(0).result(20)) == first.pid
-    job = blocking.job()
-    assert ended_once(job) and int(job["result"]) == second.pid
+    for handle in handles:
+        job = handle.job()
+        assert ended_once(job) and int(job["result"]) == second.pid
     assert "no heartbeats" in server.worker_log(0)
 
 
