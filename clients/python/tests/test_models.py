@@ -68,8 +68,7 @@ def test_backoffs_and_times() -> None:
         new_job("x", None, typing.cast(JobOptions, {"speed": 1}))
 
 
-def test_types_of_tasks_are_known_to_type_checkers() -> None:
-    """mypy checks this function: it reports an `ignore` that ignores nothing."""
+def test_an_app_knows_its_tasks() -> None:
     app = App("types")
 
     @app.task(max_attempts=3)
@@ -86,15 +85,3 @@ def test_types_of_tasks_are_known_to_type_checkers() -> None:
 
     assert list(app.tasks) == ["plain", "coroutine", "bare"]
     assert plain.new("a", count=2) == ("types", {"to": "a", "count": 2}, {"task": "plain"})
-    if not typing.TYPE_CHECKING:
-        return
-    int_handle: Handle[int] = plain.add("a", count=2)
-    list_handle: Handle[list[str]] = coroutine.add(to="a")
-    bytes_handle: Handle[bytes] = bare.add("a")
-    wrong: Handle[str] = plain.add("a")  # type: ignore[assignment]
-    plain.add(1)  # type: ignore[arg-type]
-    coroutine.add()  # type: ignore[call-arg]
-    bare.add("a", later=1)  # type: ignore[call-arg]
-    app.task(max_attempts="3")  # type: ignore[arg-type]
-    plain.using(delay="soon")  # type: ignore[arg-type]
-    del int_handle, list_handle, bytes_handle, wrong

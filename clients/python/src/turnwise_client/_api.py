@@ -200,8 +200,8 @@ def events(core: Core, since: str | None, parameters: tuple[tuple[str, str], ...
     after = query(since=since)
     while True:
         asked = time.monotonic()
-        wait = {"wait": WAIT_PER_REQUEST_S, "wait_parameter": "wait_ms"}
-        page = yield from core.read(Request("GET", path("events"), query=(*parameters, *after), **wait))  # type: ignore[arg-type]
+        request = Request("GET", path("events"), query=(*parameters, *after), wait=WAIT_PER_REQUEST_S, wait_parameter="wait_ms")
+        page = yield from core.read(request)
         events: list[StreamEvent] = page["events"]
         after = (("since", page["next"]),)
         for event in events:

@@ -89,15 +89,16 @@ class Signature:
         except NameError:
             # An annotation whose name is known to type checkers only: no values are converted.
             hints = {}
+        name = getattr(function, "__qualname__", repr(function))
         parameters = list(self.signature.parameters.values())
         first = parameters[0] if parameters else None
         self.takes_context = first is not None and _is(first, hints, context_type)
         if first is not None and _is(first, hints, other_type):
-            raise TypeError(f"{function.__qualname__}: coroutine functions take an `AsyncContext`, others a `Context`")
+            raise TypeError(f"{name}: coroutine functions take an `AsyncContext`, others a `Context`")
         if self.takes_context:
             parameters = parameters[1:]
         if any(each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL) for each in parameters):
-            raise TypeError(f"{function.__qualname__}: the arguments of a task have names; it cannot take positional ones only")
+            raise TypeError(f"{name}: the arguments of a task have names; it cannot take positional ones only")
         self.signature = self.signature.replace(parameters=parameters)
         self.hints = hints
 

@@ -102,7 +102,7 @@ class Attempt:
 
     def body(self) -> bytes | None:
         body = self.request.body
-        return body(int(self.wait * 1000)) if callable(body) else body
+        return body if body is None or isinstance(body, bytes) else body(int(self.wait * 1000))
 
     def headers(self, token: str | None) -> dict[str, str]:
         headers = {**dict(self.request.headers), "user-agent": f"turnwise-client-python/{VERSION}"}

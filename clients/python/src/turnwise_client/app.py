@@ -168,7 +168,7 @@ class Task(Generic[P, R]):
             value = of_task.get(name)
             if value is not None:
                 stated[name] = value(*args, **kwargs) if callable(value) else value
-        job_options: JobOptions = {**stated, **self._using}  # type: ignore[typeddict-item]
+        job_options: Any = {**stated, **self._using}
         return self.app.type, options, job_options
 
     def add(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:

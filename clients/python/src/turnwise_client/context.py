@@ -7,6 +7,7 @@ import datetime
 import inspect
 import threading
 import time
+import urllib.parse
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, overload
 
@@ -198,8 +199,8 @@ class _Context:
         if "url" not in given:
             return given.get("result")
         url, _, parameters = given["url"].partition("?")
-        which = tuple(tuple(each.split("=", 1)) for each in parameters.split("&"))
-        answer, _ = yield from self._core.call(Request("GET", url, query=which))  # type: ignore[arg-type]
+        which = tuple(urllib.parse.parse_qsl(parameters))
+        answer, _ = yield from self._core.call(Request("GET", url, query=which))
         return answer.json() if answer.media_type == "application/json" else answer.body
 
 

@@ -6,7 +6,7 @@ function runs. `turnwise_client.opentelemetry` and `turnwise_client.sentry` have
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Union
@@ -47,7 +47,7 @@ def is_failure(error: BaseException) -> bool:
 
 
 @contextmanager
-def around_add(middleware: Sequence[Middleware], adding: Adding) -> Iterator[Adding]:
+def around_add(middleware: Sequence[Middleware], adding: Adding) -> Generator[Adding]:
     with ExitStack() as stack:
         for each in middleware:
             stack.enter_context(each.add(adding))
@@ -55,7 +55,7 @@ def around_add(middleware: Sequence[Middleware], adding: Adding) -> Iterator[Add
 
 
 @contextmanager
-def around_run(middleware: Sequence[Middleware], context: Union[Context, AsyncContext]) -> Iterator[None]:
+def around_run(middleware: Sequence[Middleware], context: Union[Context, AsyncContext]) -> Generator[None]:
     with ExitStack() as stack:
         for each in middleware:
             stack.enter_context(each.run(context))

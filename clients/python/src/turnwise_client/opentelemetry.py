@@ -5,7 +5,7 @@ between."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Union
 
@@ -30,7 +30,7 @@ class OpenTelemetry(Middleware):
         self._tracer = trace.get_tracer("turnwise_client", VERSION, tracer_provider)
 
     @contextmanager
-    def add(self, adding: Adding) -> Iterator[None]:
+    def add(self, adding: Adding) -> Generator[None]:
         jobs = adding.jobs
         types = sorted({job["type"] for job in jobs})
         attributes = {**_attributes(",".join(types), "add", "send"), "messaging.batch.message_count": len(jobs)}
@@ -41,7 +41,7 @@ class OpenTelemetry(Middleware):
             yield
 
     @contextmanager
-    def run(self, context: Union[Context, AsyncContext]) -> Iterator[None]:
+    def run(self, context: Union[Context, AsyncContext]) -> Generator[None]:
         attributes = {
             **_attributes(context.type, "run", "process"),
             "messaging.message.id": context.id,
@@ -57,7 +57,7 @@ class OpenTelemetry(Middleware):
     @contextmanager
     def _span(
         self, name: str, parent: contexts.Context, kind: SpanKind, attributes: dict[str, AttributeValue]
-    ) -> Iterator[None]:
+    ) -> Generator[None]:
         # Not its own recording of errors: a run that is snoozed or stopped has not failed.
         spanning = self._tracer.start_as_current_span(
             name, parent, kind, attributes, record_exception=False, set_status_on_exception=False

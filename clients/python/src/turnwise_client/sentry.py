@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Union
 
@@ -26,7 +26,7 @@ class Sentry(Middleware):
         self._payload = payload
 
     @contextmanager
-    def run(self, context: Union[Context, AsyncContext]) -> Iterator[None]:
+    def run(self, context: Union[Context, AsyncContext]) -> Generator[None]:
         with sentry_sdk.isolation_scope() as scope:
             scope.set_transaction_name(f"{context.type}.{context.task}")
             scope.set_tag("turnwise.job", f"{context.type}/{context.id}")

@@ -24,7 +24,7 @@ from ._transport import AsyncTransport, Transport
 from .app import App
 from .context import AsyncContext, Context
 from .errors import Expired, Halted, Refused, TurnwiseError
-from .models import Accepted, AcceptedJob, EndedRun, EndedRuns, Pinged, Registered, Updated
+from .models import Accepted, AcceptedJob, EndedRun, Pinged, Registered, Updated
 
 log = logging.getLogger("turnwise_client.worker")
 
