@@ -8,6 +8,7 @@ import logging
 import os
 import pathlib
 import time
+from typing import Any
 
 from turnwise_client import App, AsyncContext, Context, Fail, RetryAfter, Snooze
 
@@ -190,8 +191,16 @@ def total(context: Context, inputs: list[str]) -> int:
 
 
 @app.task()
-async def length(context: AsyncContext) -> int:
-    return len(await context.input("text"))
+def kinds(context: Context) -> dict[str, list[Any]]:
+    """The inputs, each with its kind and its length, and whether it came with the job or is fetched."""
+    values = {name: context.input(name) for name in context.inputs}
+    return {name: [type(value).__name__, len(value), "url" in context.inputs[name]] for name, value in values.items()}
+
+
+@app.task()
+async def kinds_async(context: AsyncContext) -> dict[str, list[Any]]:
+    values = {name: await context.input(name) for name in context.inputs}
+    return {name: [type(value).__name__, len(value), "url" in context.inputs[name]] for name, value in values.items()}
 
 
 @app.task(schedule="0 0 1 1 * Europe/Berlin", tags=["yearly"])
@@ -209,3 +218,28 @@ def guarded(context: Context) -> str:
     context.lock("instance", "web1")
     context.unlock("instance", "web1")
     return "locked"
+
+
+@app.task(locks=lambda name, seconds: {"instance": {"exclusive": [name]}})
+def holds(context: Context, name: str, seconds: float) -> None:
+    note(f"start {context.id}")
+    context.pause(seconds)
+
+
+@app.task(locks={"instance": {"exclusive": "unknown"}})
+def takes(context: Context, name: str, seconds: float) -> None:
+    """Holds a lock for a part of its run."""
+    note(f"start {context.id}")
+    context.lock("instance", name)
+    note(f"locked {context.id}")
+    context.unlock("instance", name)
+    context.pause(seconds)
+
+
+@app.task(locks={"instance": {"exclusive": "unknown"}})
+async def takes_async(context: AsyncContext, name: str, seconds: float) -> None:
+    note(f"start {context.id}")
+    await context.lock("instance", name)
+    note(f"locked {context.id}")
+    await context.unlock("instance", name)
+    await asyncio.sleep(seconds)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from conftest import Server, eventually
 
 import jobs
-from turnwise_client import App, AsyncClient, Client, JobFailed, NotEnded, NotFound, Refused
+from turnwise_client import App, AsyncClient, Client, Handle, JobFailed, NotEnded, NotFound, Refused, Task
+from turnwise_client.context import LOCK_WAIT_S
 
 pytestmark = pytest.mark.usefixtures("connected")
 
@@ -132,10 +135,22 @@ def test_steps_are_not_repeated_by_the_next_attempt(server: Server) -> None:
     assert server.notes().count("first") == 2
 
 
-def test_inputs_are_the_results_of_jobs_before(client: Client) -> None:
+def test_inputs_are_the_results_of_jobs_before() -> None:
     small = {"one": jobs.add.add(1), "two": jobs.add.add(2)}
     assert jobs.total.using(inputs=small).add(["one", "two"]).result(20) == 5
-    assert jobs.length.using(inputs={"text": jobs.big.add(200_000)}).add().result(20) == 200_000
+
+
+@pytest.mark.parametrize("task", [jobs.kinds, jobs.kinds_async])
+def test_inputs_that_are_large_or_no_json_are_fetched(task: Task[[], dict[str, list[Any]]]) -> None:
+    inputs: dict[str, Handle[Any]] = {
+        "small": jobs.big.add(20),
+        "large": jobs.big.using(id="größer/als 64 kB?&#%").add(200_000),
+        "bytes": jobs.picture.add(20),
+        "large_bytes": jobs.picture.add(200_000),
+    }
+    expected = {"small": ["str", 20, False], "large": ["str", 200_000, True]}
+    expected |= {"bytes": ["bytes", 20, True], "large_bytes": ["bytes", 200_000, True]}
+    assert task.using(inputs=inputs, id="with inputs/ü?&#%").add().result(20) == expected
 
 
 def test_after_waits_for_other_jobs() -> None:
@@ -179,6 +194,34 @@ def test_a_group_ends_with_its_last_job_and_adds_the_next(client: Client) -> Non
     assert jobs.add.handle(called["id"]).result(20) == 42
     assert [each["name"] for each in client.groups()] == ["pictures"]
     client.remove_group("pictures")
+
+
+def test_a_declared_lock_keeps_jobs_apart(server: Server) -> None:
+    first = jobs.holds.add("web1", 60)
+    eventually(lambda: server.notes() == [f"start {first.id}"])
+    second = jobs.holds.add("web1", 0)
+    jobs.holds.add("web2", 0).result(20)
+    assert second.status() == "pending"
+    first.cancel()
+    second.result(20)
+
+
+@pytest.mark.parametrize("task", [jobs.takes, jobs.takes_async])
+def test_a_job_waits_for_a_lock_while_it_runs_and_releases_it(server: Server, task: Task[[str, float], None]) -> None:
+    first = jobs.holds.add("web1", 60)
+    eventually(lambda: f"start {first.id}" in server.notes())
+    waiting, cancelled = task.add("web1", 60), task.add("web1", 60)
+    eventually(lambda: {f"start {waiting.id}", f"start {cancelled.id}"} <= set(server.notes()))
+    cancelled.cancel()
+    assert cancelled.wait(20)["state"] == "cancelled"
+    # One request for a lock waits for less than this.
+    time.sleep(LOCK_WAIT_S + 1)
+    assert not any(note.startswith("locked") for note in server.notes())
+    first.cancel()
+    eventually(lambda: f"locked {waiting.id}" in server.notes())
+    # It runs on, but does not hold the lock any more.
+    jobs.holds.add("web1", 0).result(20)
+    assert waiting.status() == "running"
 
 
 def test_a_lock_that_was_not_declared_is_refused_with_the_servers_message(client: Client) -> None:
