@@ -12,20 +12,36 @@ import sqlite3
 import subprocess
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
+import pymysql
+import pymysql.cursors
 import pytest
 from conftest import Server, eventually
 
 import jobs
-from turnwise_client import Client, Refused, outbox, work
+from turnwise_client import Client, Refused, _api, outbox, work
 from turnwise_client.outbox import Relay
 
 Database = tuple[str, Callable[[], Any]]
 # How many transactions the test of kills makes.
 TRANSACTIONS = int(os.environ.get("TURNWISE_TEST_TRANSACTIONS", "2000"))
+
+
+def place(factory: pytest.TempPathFactory, name: str, user: str) -> tuple[pathlib.Path, dict[str, Any], int]:
+    """The folder of a database, the user of its processes, and its port."""
+    folder = factory.mktemp(name)
+    is_root = os.geteuid() == 0
+    if is_root:
+        subprocess.run(["chown", user, folder], check=True)
+        for parent in [*folder.parents][:3]:
+            parent.chmod(0o755)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return folder, {"user": user, "group": user} if is_root else {}, free.getsockname()[1]
 
 
 @pytest.fixture(scope="session")
@@ -35,21 +51,13 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if not programs:
         assert "CI" not in os.environ, "PostgreSQL is not installed"
         pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
-    folder = tmp_path_factory.mktemp("postgresql")
-    user = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
-    if user:
-        subprocess.run(["chown", "postgres", folder], check=True)
-        for parent in [*folder.parents][:3]:
-            parent.chmod(0o755)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    folder, user, port = place(tmp_path_factory, "postgresql", "postgres")
     data = folder / "data"
-    initdb = [programs[-1] / "initdb", "--auth=trust", "--username=turnwise", "--no-sync", "-D", data]
-    subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, cwd="/", **user)  # type: ignore[call-overload]
+    initdb: list[Any] = [programs[-1] / "initdb", "--auth=trust", "--username=turnwise", "--no-sync", "-D", data]
+    subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, cwd="/", **user)
     settings = [f"--port={port}", "--listen-addresses=127.0.0.1", f"--unix-socket-directories={folder}", "--fsync=off"]
-    command = [programs[-1] / "postgres", "-D", data, *settings]
-    server = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd="/", **user)  # type: ignore[call-overload]
+    command: list[Any] = [programs[-1] / "postgres", "-D", data, *settings]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd="/", **user)
     url = f"postgresql://turnwise@127.0.0.1:{port}/postgres"
 
     def answers() -> bool:
@@ -66,19 +74,62 @@ def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.wait()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(scope="session")
+def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a MariaDB of its own."""
+    program = pathlib.Path("/usr/sbin/mariadbd")
+    if not program.exists():
+        assert "CI" not in os.environ, "MariaDB is not installed"
+        pytest.skip("MariaDB is not installed (Debian: apt-get install mariadb-server)")
+    folder, user, port = place(tmp_path_factory, "mysql", "mysql")
+    folders = [f"--datadir={folder / 'data'}", f"--tmpdir={folder}"]
+    install = ["mariadb-install-db", "--no-defaults", "--auth-root-authentication-method=normal", *folders]
+    subprocess.run(install, check=True, stdout=subprocess.DEVNULL, cwd="/", **user)
+    settings = ["--bind-address=127.0.0.1", f"--port={port}", f"--socket={folder / 'socket'}", "--innodb-lock-wait-timeout=5", "--innodb-flush-log-at-trx-commit=0"]
+    command: list[Any] = [program, "--no-defaults", *folders, f"--pid-file={folder / 'pid'}", *settings]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd="/", **user)
+
+    def answers() -> bool:
+        try:
+            Mysql(host="127.0.0.1", port=port, user="root", database="test").close()
+        except pymysql.OperationalError:
+            return False
+        return True
+
+    eventually(answers, what="MariaDB listens")
+    yield f"mysql://root@127.0.0.1:{port}/test"
+    server.kill()
+    server.wait()
+
+
+class Mysql(pymysql.Connection):
+    """A connection with the method that those of the other databases have."""
+
+    def execute(self, text: str) -> pymysql.cursors.Cursor:
+        cursor = self.cursor()
+        cursor.execute(text)
+        return cursor
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
 def database(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Database]:
     """The URL of an empty outbox, and what connects to it until the end of the test."""
     opened: list[Any] = []
 
     def connect() -> Any:
-        opened.append(sqlite3.connect(file, timeout=30, check_same_thread=False) if file else psycopg.connect(url))
+        if request.param == "sqlite":
+            opened.append(sqlite3.connect(file, timeout=30, check_same_thread=False))
+        elif request.param == "postgresql":
+            opened.append(psycopg.connect(url))
+        else:
+            parts = urllib.parse.urlsplit(url)
+            opened.append(Mysql(host=parts.hostname, port=parts.port or 0, user="root", database="test"))
         return opened[-1]
 
-    file = tmp_path / "app.db" if request.param == "sqlite" else None
-    url = f"sqlite:///{file}" if file else request.getfixturevalue("postgresql")
+    file = tmp_path / "app.db"
+    url = f"sqlite:///{file}" if request.param == "sqlite" else request.getfixturevalue(request.param)
     connection = connect()
-    if file:
+    if request.param == "sqlite":
         connection.execute("PRAGMA journal_mode = WAL")
     else:
         connection.execute("DROP TABLE IF EXISTS turnwise_outbox, orders")
@@ -156,7 +207,7 @@ def test_what_could_run_twice_is_refused_at_once(client: Client, database: Datab
     with pytest.raises(ValueError, match="a relay may add a job twice"):
         outbox.add(connection, "mail", unique={"mode": "until_end", "on_conflict": "after"})
     connection.rollback()
-    for wrong in ("mysql://x", "app.db"):
+    for wrong in ("oracle://x", "app.db"):
         with pytest.raises(ValueError, match="an outbox is"):
             Relay(wrong, client)
 
@@ -243,6 +294,56 @@ def test_a_connection_of_asyncio_adds_too(client: Client, postgresql: str) -> No
     assert relay.step() == 2
     relay.close()
     assert {job["id"] for job in client.jobs(type="test")} == set(ids)
+
+
+@pytest.mark.usefixtures("connected")
+@pytest.mark.parametrize("driver", ["aiomysql", "asyncmy"])
+def test_a_connection_of_asyncio_to_mysql_adds_too(client: Client, mysql: str, driver: str) -> None:
+    parts = urllib.parse.urlsplit(mysql)
+    where: dict[str, Any] = {"host": parts.hostname, "port": parts.port, "user": "root"}
+    with Mysql(**where, database="test") as connection:
+        connection.execute("DROP TABLE IF EXISTS turnwise_outbox")
+        outbox.create_table(connection)
+
+    async def add() -> str:
+        connection = await pytest.importorskip(driver).connect(**where, db="test")
+        await jobs.add.add_in_async(connection, 1)
+        await connection.rollback()
+        handle = await jobs.add.add_in_async(connection, 2)
+        await connection.commit()
+        connection.close()
+        return handle.id
+
+    id = asyncio.run(add())
+    relay = Relay(mysql, client)
+    assert relay.step() == 1
+    relay.close()
+    assert [job["id"] for job in client.jobs(type="test")] == [id]
+
+
+def test_a_relay_that_waits_for_the_server_holds_up_no_transaction(
+    client: Client, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, connect = database
+    connection = connect()
+    for n in range(10):
+        outbox.add(connection, "mail", id=f"before-{n}")
+    connection.commit()
+    adding = _api.add_texts
+
+    def meanwhile(*arguments: Any) -> Any:
+        other = connect()
+        outbox.add(other, "mail", id=f"during-{time.time_ns()}")
+        other.commit()
+        return adding(*arguments)
+
+    relay = Relay(url, client)
+    with monkeypatch.context() as patched:
+        patched.setattr("turnwise_client._api.add_texts", meanwhile)
+        assert relay.step() == 10 and relay.step() == 1
+    assert relay.step() == 1
+    relay.close()
+    assert len(list(client.jobs(type="mail"))) == 12
 
 
 @pytest.mark.usefixtures("connected")

@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tasks", help="only these tasks, with commas between them")
     parser.add_argument("--name", default=os.environ.get("TURNWISE_FLEET_WORKER"), help="a name for people")
     parser.add_argument("--server", help="the server's URL (TURNWISE_SERVER). The token is in TURNWISE_TOKEN")
-    outbox = "pass on the jobs of this outbox, too: postgresql://… or sqlite:///file (TURNWISE_OUTBOX). Without an app, only these"
+    outbox = "pass on the jobs of this outbox, too: postgresql://…, mysql://… or sqlite:///file (TURNWISE_OUTBOX). Without an app, only these"
     parser.add_argument("--outbox", default=os.environ.get("TURNWISE_OUTBOX"), help=outbox)
     parser.add_argument("--processes", type=int, help="worker processes, each with its own slots. A dead one is replaced")
     parser.add_argument("--reload", action="store_true", help="restart when a file of Python below this directory changes")

@@ -4,7 +4,8 @@
 job. A `Relay` reads the rows, adds their jobs, and deletes the rows. It may be killed at any moment, run several times, or lose answers: each job
 has its id in the row, and the server adds a job with one id once.
 
-Databases: SQLite (`sqlite3`), and PostgreSQL (`psycopg` 3, with or without asyncio, and `asyncpg`)."""
+Databases: SQLite (`sqlite3`), PostgreSQL (`psycopg` 3, with or without asyncio, and `asyncpg`), and MySQL or MariaDB (`PyMySQL`, `mysqlclient`,
+and with asyncio `aiomysql` and `asyncmy`)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, Union
 
 from . import _api, _spec
 from .client import Client
@@ -36,7 +37,8 @@ LOOK_S = 1.0
 # After an error that may pass, the relay waits, longer each time.
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
-MAX_PROBLEM = 1000
+# MySQL has no index of longer texts.
+MAX_PROBLEM = 700
 CHANNEL = "turnwise_outbox"
 # Whether a row in PostgreSQL notifies the relay. Commits that notify wait for each other: with thousands of them per second, set this to false.
 NOTIFY = True
@@ -59,6 +61,17 @@ CREATE TABLE IF NOT EXISTS turnwise_outbox (
 );
 CREATE INDEX IF NOT EXISTS turnwise_outbox_waiting ON turnwise_outbox (id) WHERE problem IS NULL;
 """
+# MySQL has no indexes of some rows only: this one finds the rows without a problem.
+MYSQL = """\
+CREATE TABLE IF NOT EXISTS turnwise_outbox (
+    id bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    job longtext NOT NULL,
+    added_at timestamp(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+    problem varchar(700),
+    INDEX turnwise_outbox_waiting (problem, id)
+) ENGINE = InnoDB CHARACTER SET utf8mb4;
+"""
+_MYSQL_MODULES = {"pymysql", "MySQLdb", "aiomysql", "asyncmy"}
 
 
 def add_in(
@@ -69,19 +82,25 @@ def add_in(
         id, text = _row(adding.jobs[0])
         if isinstance(connection, sqlite3.Connection):
             connection.execute("INSERT INTO turnwise_outbox (job) VALUES (?)", (text,))
-            return id
-        connection.execute("INSERT INTO turnwise_outbox (job) VALUES (%s)", (text,))
-        if NOTIFY:
-            connection.execute(f"NOTIFY {CHANNEL}")
+        elif _is_mysql(connection):
+            connection.cursor().execute("INSERT INTO turnwise_outbox (job) VALUES (%s)", (text,))
+        else:
+            connection.execute("INSERT INTO turnwise_outbox (job) VALUES (%s)", (text,))
+            if NOTIFY:
+                connection.execute(f"NOTIFY {CHANNEL}")
     return id
 
 
 async def add_in_async(
     connection: Any, job_type: str, options: Any, stated: _spec.JobOptions, *, middleware: Sequence[Middleware] = ()
 ) -> str:
-    """The same for a connection of `asyncpg`, or an `AsyncConnection` of `psycopg`."""
+    """The same for a connection of `asyncpg`, `aiomysql` or `asyncmy`, or an `AsyncConnection` of `psycopg`."""
     with around_add(middleware, _api.adding([(job_type, options, stated)])) as adding:
         id, text = _row(adding.jobs[0])
+        if _is_mysql(connection):
+            async with connection.cursor() as cursor:
+                await cursor.execute("INSERT INTO turnwise_outbox (job) VALUES (%s)", (text,))
+            return id
         if type(connection).__module__.partition(".")[0] == "asyncpg":
             await connection.execute("INSERT INTO turnwise_outbox (job) VALUES ($1)", text)
         else:
@@ -97,10 +116,18 @@ def add(connection: Any, type: str, options: Any = None, /, **stated: Unpack[_sp
 
 
 def create_table(connection: Any) -> None:
-    """Creates the table of the outbox, unless it is there. A migration may instead have the text of `SQLITE` or `POSTGRESQL`."""
+    """Creates the table of the outbox, unless it is there. A migration may instead have the text of `SQLITE`, `POSTGRESQL` or `MYSQL`."""
+    if _is_mysql(connection):
+        connection.cursor().execute(MYSQL)
+        return
     statements = SQLITE if isinstance(connection, sqlite3.Connection) else POSTGRESQL
     for statement in statements.split(";\n")[:-1]:
         connection.execute(statement)
+
+
+def _is_mysql(connection: Any) -> bool:
+    """By its driver, of which no one need be installed."""
+    return any(kind.__module__.partition(".")[0] in _MYSQL_MODULES for kind in type(connection).__mro__)
 
 
 def _row(job: dict[str, Any]) -> tuple[str, str]:
@@ -206,19 +233,77 @@ class _Postgresql:
         self.connection.close()
 
 
-def _opener(url: str) -> Callable[[], _Sqlite | _Postgresql]:
+class _Mysql:
+    """An outbox in MySQL (8 or later) or MariaDB (10.6 or later)."""
+
+    def __init__(self, url: str) -> None:
+        import pymysql
+
+        parts = urllib.parse.urlsplit(url)
+        user, password, database = (urllib.parse.unquote(part or "") for part in (parts.username, parts.password, parts.path[1:]))
+        settings: dict[str, Any] = {"host": parts.hostname, "port": parts.port or 3306, "user": user, "password": password}
+        settings.update(urllib.parse.parse_qsl(parts.query))
+        # At another level, the locks of rows that are read keep the application from inserting rows behind them.
+        settings["init_command"] = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+        self.connection = pymysql.connect(database=database, charset="utf8mb4", autocommit=True, **settings)
+
+    def _execute(self, text: str, *parameters: Any) -> Any:
+        cursor = self.connection.cursor()
+        cursor.execute(text, parameters)
+        return cursor
+
+    def take(self, count: int) -> list[tuple[int, str]]:
+        # As in PostgreSQL.
+        rows = "SELECT id, job FROM turnwise_outbox WHERE problem IS NULL ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED"
+        self.connection.begin()
+        return list(self._execute(rows, count).fetchall())
+
+    def done(self, ids: list[int], problems: dict[int, str]) -> None:
+        if ids:
+            self._execute("DELETE FROM turnwise_outbox WHERE id IN %s", ids)
+        for id, problem in problems.items():
+            self._execute("UPDATE turnwise_outbox SET problem = %s WHERE id = %s", problem, id)
+        self.connection.commit()
+
+    def give_back(self) -> None:
+        if self.connection.open:
+            self.connection.rollback()
+
+    def stats(self) -> OutboxStats:
+        text = """SELECT count(if(problem IS NULL, 1, NULL)), count(problem),
+            coalesce(timestampdiff(microsecond, min(if(problem IS NULL, added_at, NULL)), current_timestamp(6)), 0) / 1e6
+            FROM turnwise_outbox"""
+        waiting, refused, lag = self._execute(text).fetchone()
+        return {"waiting": waiting, "lag": max(0.0, float(lag)), "refused": refused}
+
+    def wait(self, stop: threading.Event, seconds: float) -> None:
+        stop.wait(seconds)
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+_Outbox = Union[_Sqlite, _Postgresql, _Mysql]
+
+
+def _opener(url: str) -> Callable[[], _Outbox]:
     """What connects to this database."""
     if url.startswith(("postgresql://", "postgres://")):
         if importlib.util.find_spec("psycopg") is None:
-            raise ValueError("an outbox in PostgreSQL needs psycopg 3: pip install 'psycopg[binary]>=3.2'")
+            raise ValueError("an outbox in PostgreSQL needs psycopg 3: pip install 'turnwise-client[postgresql]'")
         return lambda: _Postgresql(url)
+    if url.startswith(("mysql://", "mariadb://")):
+        if importlib.util.find_spec("pymysql") is None:
+            raise ValueError("an outbox in MySQL needs PyMySQL: pip install 'turnwise-client[mysql]'")
+        return lambda: _Mysql(url)
     if url.startswith("sqlite:///"):
         return lambda: _Sqlite(url.removeprefix("sqlite:///"))
-    raise ValueError("an outbox is `postgresql://…` or `sqlite:///file`")
+    raise ValueError("an outbox is `postgresql://…`, `mysql://…` or `sqlite:///file`")
 
 
 class Relay:
-    """Passes the rows of an outbox to the server. `url` is `postgresql://…`, or `sqlite:///` with the path of the file behind it.
+    """Passes the rows of an outbox to the server. `url` is `postgresql://…`, `mysql://user:password@host/database`, or `sqlite:///`
+    with the path of the file behind it.
 
     A row that the server refuses stays, with the reason in its column `problem`, and holds up no other. Set the column to null to try again."""
 
@@ -229,7 +314,7 @@ class Relay:
         self._batch = batch
         self._client = client
         self._stop = threading.Event()
-        self._open: _Sqlite | _Postgresql | None = None
+        self._open: _Outbox | None = None
 
     def stats(self) -> OutboxStats:
         """What waits, and for how long. Not while `run` runs in another thread."""
@@ -286,7 +371,7 @@ class Relay:
             log.error("row %s of the outbox is refused: %s", id, problem)
         return len(rows)
 
-    def _outbox(self) -> _Sqlite | _Postgresql:
+    def _outbox(self) -> _Outbox:
         if self._open is None:
             self._open = self._connect()
         return self._open
