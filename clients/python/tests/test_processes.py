@@ -150,7 +150,7 @@ def test_a_changed_file_restarts_the_processes_after_their_jobs(server: Server, 
 
 
 def test_killed_processes_and_parents_lose_nothing_and_leave_nothing(server: Server) -> None:
-    """At random moments a process is killed, or its parent."""
+    """At random moments a process is killed, or its parent, also while they start."""
     handles = jobs.pid.using(on_lost="requeue").add_many({"seconds": 0.1} for _ in range(200))
     parent = server.worker("--processes", "3", "--slots", "4")
     kills = 0
@@ -158,13 +158,13 @@ def test_killed_processes_and_parents_lose_nothing_and_leave_nothing(server: Ser
         time.sleep(random.uniform(0, 1))
         below = server.below()
         handles += jobs.pid.using(on_lost="requeue").add_many({"seconds": 0.1} for _ in range(10))
-        if not below or random.random() < 0.3:
-            kills += len(below)
+        if random.random() < 0.2:
+            kills += 1 + len(below)
             parent.kill()
             parent.wait()
             eventually(lambda: not below & server.below(), 20, "the processes end with their parent")
             parent = server.worker("--processes", "3", "--slots", "4")
-        else:
+        elif below:
             kills += 1
             with contextlib.suppress(ProcessLookupError):
                 os.kill(random.choice(sorted(below)), signal.SIGKILL)

@@ -58,7 +58,7 @@ class App:
         self, type: str, url: str | None = None, token: str | None = None, *, middleware: Iterable[Middleware] = ()
     ) -> None:
         self.type = type
-        # Around the adds and the runs of its tasks. More may be appended until the first of them.
+        # Around the adds and the runs of its tasks. The first is the outermost.
         self.middleware = list(middleware)
         self.tasks: dict[str, Task[..., Any]] = {}
         self._url = url
