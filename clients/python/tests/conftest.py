@@ -19,7 +19,7 @@ from turnwise_client import Client
 HERE = pathlib.Path(__file__).parent
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 20.0, what: str = "") -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 60.0, what: str = "") -> Any:
     """The value of a condition as soon as it is true."""
     end = time.monotonic() + seconds
     while True:

@@ -48,7 +48,7 @@ def test_a_worker_whose_loop_hangs_loses_its_jobs_to_another_one(make_server: Ca
     server = make_server(f"[workers]\nhealth_interval = {BLOCK_S / 12}\nhealth_timeout = {BLOCK_S / 4}\n")
     jobs.app.connect(server.url)
     first = server.worker("--slots", "4")
-    handles = [jobs.pid.using(on_lost="requeue").add(BLOCK_S / 4) for _ in range(3)]
+    handles = [jobs.pid.using(on_lost="requeue").add(BLOCK_S / 2) for _ in range(3)]
     eventually(lambda: len(server.notes()) == 3)
     handles.append(jobs.block_once.using(on_lost="requeue").add(BLOCK_S))
     eventually(lambda: starts(server, handles[-1].id))

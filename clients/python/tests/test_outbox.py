@@ -366,8 +366,8 @@ def test_a_killed_relay_loses_no_job_and_adds_none_twice(server: Server, client:
 
     writer = threading.Thread(target=transactions)
     writer.start()
-    deadline = time.monotonic() + 60 + TRANSACTIONS / 100
-    kills = 0
+    deadline = time.monotonic() + 300 + TRANSACTIONS / 20
+    kills, patience = 0, 1.0
     outbox_rows = connect()
 
     def left() -> int:
@@ -377,15 +377,18 @@ def test_a_killed_relay_loses_no_job_and_adds_none_twice(server: Server, client:
 
     while writer.is_alive() or left() > 0:
         assert time.monotonic() < deadline
+        run = len(server.notes())
         relays = [server.relay(url), server.relay(url)]
-        time.sleep(random.uniform(0.4, 1.0))
+        time.sleep(random.uniform(0.4, 1.0) * patience)
         for relay in relays:
             relay.kill()
             relay.wait()
             kills += 1
+        # On a busy machine, a relay needs longer to start.
+        patience = 1.0 if len(server.notes()) > run else 1.5 * patience
     writer.join()
     assert kills >= 2
-    eventually(lambda: len(server.notes()) >= len(committed), 60 + TRANSACTIONS / 200, "all jobs have run")
+    eventually(lambda: len(server.notes()) >= len(committed), 300 + TRANSACTIONS / 20, "all jobs have run")
     time.sleep(0.5)
     assert sorted(server.notes()) == sorted(committed)
     assert len(committed) == TRANSACTIONS - len(range(3, TRANSACTIONS, 10))
@@ -394,7 +397,7 @@ def test_a_killed_relay_loses_no_job_and_adds_none_twice(server: Server, client:
 @pytest.mark.usefixtures("connected")
 def test_the_worker_command_runs_a_relay(server: Server, client: Client, database: Database) -> None:
     url, connect = database
-    process = server.worker("--outbox", url, "--grace", "1")
+    process = server.worker("--outbox", url, "--grace", "1", "--processes", "2")
     connection = connect()
     handle = jobs.add.add_in(connection, 1, b=2)
     connection.commit()
