@@ -80,6 +80,13 @@ export class App {
     return this.#client;
   }
 
+  /** Makes this the client of the app, in place of the one that it returns. */
+  connect(client: Client | undefined): Client | undefined {
+    const before = this.#client;
+    this.#client = client;
+    return before;
+  }
+
   /** Makes a function run the jobs of a task. With `input`, a Standard Schema, jobs are validated when they are added and run. */
   task<S extends StandardSchema<any, any>, O extends StandardSchema<any, any>>(
     options: TaskOptions<InputOf<S>> & { input: S; output: O },

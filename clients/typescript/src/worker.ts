@@ -85,18 +85,23 @@ export class Worker {
   }
 
   #register(client: Client): Promise<Registered> {
-    const tasks = [...this.app.tasks.values()];
-    const terms = tasks.map((task) => [task.name, task.terms()] as const).filter(([, stated]) => Object.keys(stated).length > 0);
-    const slots = tasks.filter((task) => task.options.slots !== undefined).map((task) => [task.name, task.options.slots as number]);
-    const body: Register = {
-      slots: this.#slots,
-      tasks: tasks.map((task) => task.name),
-      ...(this.#options.name ? { name: this.#options.name } : {}),
-      ...(terms.length > 0 ? { task_terms: Object.fromEntries(terms) } : {}),
-      ...(slots.length > 0 ? { task_slots: Object.fromEntries(slots) } : {}),
-    };
+    const body = registration(this.app, this.#slots, this.#options.name);
     const onFailure = (error: TurnwiseError) => this.#say(`cannot register, asking again: ${error.message}`);
     const more = { body, retryFor: Infinity, onFailure, signal: this.#stopping.signal };
     return client.call<Registered>("POST", ["workers", this.app.type], more);
   }
+}
+
+/** @internal What a worker of an app states when it registers. */
+export function registration(app: App, slots: number, name?: string): Register {
+  const tasks = [...app.tasks.values()];
+  const terms = tasks.map((task) => [task.name, task.terms()] as const).filter(([, stated]) => Object.keys(stated).length > 0);
+  const ofTasks = tasks.filter((task) => task.options.slots !== undefined).map((task) => [task.name, task.options.slots as number]);
+  return {
+    slots,
+    tasks: tasks.map((task) => task.name),
+    ...(name ? { name } : {}),
+    ...(terms.length > 0 ? { task_terms: Object.fromEntries(terms) } : {}),
+    ...(ofTasks.length > 0 ? { task_slots: Object.fromEntries(ofTasks) } : {}),
+  };
 }

@@ -43,6 +43,7 @@ pub mod sight;
 pub mod sorted;
 mod stream;
 pub mod tenants;
+pub mod testing;
 pub mod tokens;
 mod types;
 mod unique;

@@ -40,6 +40,7 @@ mod simulate;
 mod store;
 mod table;
 mod tenants;
+mod test_server;
 mod top;
 mod types;
 mod units;
@@ -154,6 +155,8 @@ enum Command {
     /// Copy, check or print a store, without any server
     #[command(subcommand)]
     Store(store::Command),
+    /// Run a server for the tests of programs: in memory, without settings, with a clock that the tests move, until stdin ends
+    TestServer(test_server::Args),
     /// Used internally: runs a command, and ends everything that it has started
     #[command(name = GUARD, hide = true)]
     Guard { argument: String },
@@ -224,6 +227,7 @@ pub fn main() -> ExitCode {
             Command::Fleets(args) => fleet::list(args).await,
             Command::Simulate(args) => simulate::run(args),
             Command::Store(command) => store::run(command).await,
+            Command::TestServer(args) => test_server::run(args).await,
             Command::Guard { .. } | Command::FleetLaunch => unreachable!("it was seen to above"),
         }
     });

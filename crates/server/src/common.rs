@@ -16,6 +16,7 @@ use turnwise_outbound::{Client, Connections};
 use turnwise_queue::{Keyspace, NodeOptions};
 use turnwise_replicator::doc_processor::Settings;
 use turnwise_replicator::upstream::Condition;
+use turnwise_store::runtime::Movable;
 use turnwise_store::{Store, StoreUrl};
 use turnwise_telemetry::otel::{Exporter, Target};
 use turnwise_web::access::{Identities, Pace};
@@ -23,7 +24,7 @@ use turnwise_web::names::Names;
 use turnwise_web::pool::Pool;
 use turnwise_web::room::Room;
 use turnwise_worker::{
-    Deadlines, EventRules, External, Groups, Joined, Live, LogBounds, Monitor, QueueRules, Recorder,
+    Deadlines, EventRules, External, Groups, Joined, Live, LogBounds, Monitor, Passage, QueueRules, Recorder,
     Retention, RetentionOptions, Schedules, Spans, Tunables, Worker, fold_counts, join_nodes, keep_clock,
     release_filtered, remove_starts, settle_dependencies, settle_lifetimes,
 };
@@ -78,6 +79,7 @@ pub(crate) struct Built<'a> {
     pub counted: Arc<turnwise_worker::Metrics>,
     pub replicated: Arc<turnwise_replicator::Metrics>,
     pub stop: CancellationToken,
+    pub passage: Option<Passage>,
     pub checked: &'a Checked,
 }
 
@@ -218,6 +220,27 @@ impl Common {
         kept
     }
 
+    /// Moves the clock of a server for tests. `kept` and the others are those of [`Common::keep`].
+    pub fn passage(
+        &self,
+        machine: Arc<Movable>,
+        external: &External,
+        counted: &Arc<turnwise_worker::Metrics>,
+        waiting_jobs: &Live<usize>,
+        kept: &Live<RetentionOptions>,
+    ) -> Passage {
+        let own = || (self.opened.store.clone(), self.keys.clone());
+        let ((store, keys), waiting_jobs, metrics) = (own(), waiting_jobs.clone(), counted.clone());
+        let schedules = Schedules { store, keys, waiting_jobs, metrics };
+        let (store, keys) = own();
+        let groups = Groups { store, keys };
+        let (store, keys) = own();
+        let retention = Retention { store, keys, options: kept.clone() };
+        let (store, keys) = own();
+        let deadlines = Deadlines { store, keys, external: external.clone() };
+        Passage { machine, schedules, groups, retention, deadlines, turn: Arc::default() }
+    }
+
     /// Starts the services that follow rows for requests and webhooks. Returns the events of all jobs.
     pub fn follow(
         &self,
@@ -257,7 +280,7 @@ impl Common {
     /// The states of the APIs and the pages.
     pub fn http(&self, built: Built<'_>) -> Http {
         let Built { url, external, current, commands, upstream, indexing, names, events, .. } = built;
-        let Built { counted, replicated, stop, checked, .. } = built;
+        let Built { counted, replicated, stop, passage, checked, .. } = built;
         let client = self.client.clone();
         let web = Arc::new(turnwise_web::Shared {
             store: self.impatient.clone(),
@@ -301,6 +324,6 @@ impl Common {
             spans: self.spans.clone(),
             turns: Default::default(),
         });
-        Http { web, api, couch, metrics }
+        Http { web, api, couch, metrics, passage }
     }
 }

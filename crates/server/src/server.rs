@@ -1,6 +1,7 @@
 //! The composition: store, workers, doc processor, monitor, retention and listener, and their shutdown.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use turnwise_command::Guard;
 use turnwise_config::{Config, Shared};
 use turnwise_metrics::Metrics;
+use turnwise_queue::sealing::seal;
 use turnwise_replicator::ownership::Ownership;
 use turnwise_store::{Seal, Store, StoreUrl, runtime};
 use turnwise_telemetry::otel::Exporter;
@@ -61,7 +63,7 @@ impl Server {
     /// [`StartError`]. In that case nothing is left running.
     pub fn start(config: ServerConfig) -> BoxFuture<'static, Result<RunningServer, StartError>> {
         // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(Self::start_node(config, None))
+        Box::pin(Self::start_node(config, None, None))
     }
 
     /// Starts another node on a store that is already open, instead of the store of the configuration. The nodes of one
@@ -74,14 +76,46 @@ impl Server {
         config: ServerConfig,
     ) -> BoxFuture<'static, Result<RunningServer, StartError>> {
         // Boxed, so that the crates that await it do not compile it again.
-        Box::pin(Self::start_node(config, Some(store)))
+        Box::pin(async move {
+            let opened = Opened::with(store, &config.store);
+            Self::start_node(config, Some(opened), None).await
+        })
     }
 
-    async fn start_node(config: ServerConfig, store: Option<Store>) -> Result<RunningServer, StartError> {
+    /// Starts a server for the tests of other programs, on a free port of this machine, with a store in `folder` that a crash may lose. Its clock is moved by
+    /// `POST /v1/test/advance`, which no other server has.
+    ///
+    /// # Errors
+    /// As with [`Server::start`].
+    pub fn start_for_tests(folder: &Path) -> BoxFuture<'static, Result<RunningServer, StartError>> {
+        let store = folder.join("store");
+        // Boxed, so that the crates that await it do not compile it again.
+        Box::pin(async move {
+            let clock = Arc::<runtime::Movable>::default();
+            let opened = Opened::volatile(&store, clock.clone())?;
+            let config = ServerConfig {
+                store: StoreUrl::Embedded { data_dir: store },
+                listen: (Ipv4Addr::LOCALHOST, 0).into(),
+                name: None,
+                advertise: None,
+                config: Config::default(),
+                guard: None,
+                insecure_no_auth: false,
+                seal: seal(None).expect("no keys are no wrong ones"),
+            };
+            Self::start_node(config, Some(opened), Some(clock)).await
+        })
+    }
+
+    async fn start_node(
+        config: ServerConfig,
+        opened: Option<Opened>,
+        clock: Option<Arc<runtime::Movable>>,
+    ) -> Result<RunningServer, StartError> {
         let mut checked = Checked::new(&config).await?;
         let ServerConfig { store: url, name, advertise, config, guard, insecure_no_auth, seal, .. } = config;
-        let opened = match store {
-            Some(store) => Opened::with(store, &url),
+        let opened = match opened {
+            Some(opened) => opened,
             None => start::open(&url, Arc::new(runtime::System), &seal).await?,
         };
         let node = name.unwrap_or_else(|| node::default_name(checked.listen));
@@ -130,6 +164,8 @@ impl Server {
         types.insert(0, replications.job_type);
         let waiting_jobs = Live::from(config.limits.waiting_jobs);
         let retention = common.keep(&external, &counted, recorder, &waiting_jobs, &mut services);
+        let passage =
+            clock.map(|clock| common.passage(clock, &external, &counted, &waiting_jobs, &retention));
         let tuned = |of: &JobType| (of.worker.tunables().clone(), of.tune);
         let parts = Parts {
             config: Arc::new(config.clone()).into(),
@@ -163,6 +199,7 @@ impl Server {
             counted,
             replicated: replications.metrics,
             stop: services.stop().clone(),
+            passage,
             checked: &checked,
         });
         for JobType { name, worker, slots, .. } in types {

@@ -5,6 +5,7 @@
 //! several nodes start on an empty store at the same time, one of them commits, and the others then find the rows.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
@@ -16,6 +17,7 @@ use turnwise_outbound::Client;
 use turnwise_queue::{Error as QueueError, Format, Keyspace, keyspace, nodes};
 use turnwise_replicator::documents::{self, databases, names};
 use turnwise_replicator::upstream::Upstream;
+use turnwise_store::embedded::{self, Embedded};
 use turnwise_store::{
     Condition, Error as StoreError, Isolation, MaybeStoreError, RangeRead, Runtime, Seal, Store, StoreUrl,
     Transaction,
@@ -23,6 +25,8 @@ use turnwise_store::{
 
 /// The time limit of opening a shared store, and of each request to the store during the start.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The size of a log segment of a store for tests, which takes three of them in memory.
+const VOLATILE_SEGMENT_BYTES: u64 = 4 << 20;
 /// A foreign row's key is shown up to this length, in bytes.
 const MAX_SHOWN_BYTES: usize = 60;
 
@@ -158,6 +162,20 @@ impl Opened {
     /// For a store that is already open, and that other nodes may share.
     pub(crate) fn with(store: Store, url: &StoreUrl) -> Self {
         Opened { store, exclusive: false, url: url.to_string() }
+    }
+
+    /// The store in this folder, without waits for the disk: a crash of the machine may lose it.
+    pub(crate) fn volatile(folder: &Path, runtime: Arc<dyn Runtime>) -> Result<Self, StartError> {
+        let options = embedded::Options {
+            durable: false,
+            segment_bytes: VOLATILE_SEGMENT_BYTES,
+            runtime: runtime.clone(),
+            ..embedded::Options::default()
+        };
+        let url = StoreUrl::Embedded { data_dir: folder.to_owned() }.to_string();
+        let failed = |cause| StartError::Store { store: url.clone(), cause: Refused::Store(cause) };
+        let engine = Embedded::open_with(folder, options).map_err(failed)?;
+        Ok(Opened { store: Store::new(engine, runtime), exclusive: true, url })
     }
 
     /// Runs one operation of the start on the store. A shared store that does not respond in time ends the start. An

@@ -1,6 +1,7 @@
 //! Time and randomness as a trait, so that a simulation can control both.
 
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -61,5 +62,42 @@ impl Runtime for System {
 
     fn random(&self) -> u64 {
         rand::rng().random()
+    }
+}
+
+/// The machine's clock, ahead by as much as a test has moved it. Durations stay real: a wait for a time ends when the clock is
+/// moved beyond it, and a wait of a length does not.
+#[derive(Debug, Default)]
+pub struct Movable {
+    ahead_us: AtomicI64,
+}
+
+impl Movable {
+    /// Sets the clock forward to a time, unless it is there already.
+    pub fn move_to(&self, at_us: i64) {
+        self.ahead_us.fetch_add(at_us.saturating_sub(self.now_us()).max(0), Relaxed);
+    }
+}
+
+#[async_trait]
+impl Runtime for Movable {
+    fn now_us(&self) -> i64 {
+        System.now_us().saturating_add(self.ahead_us.load(Relaxed))
+    }
+
+    fn machine_us(&self) -> i64 {
+        System.now_us()
+    }
+
+    fn elapsed_us(&self) -> i64 {
+        System.elapsed_us()
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        System.sleep(duration).await;
+    }
+
+    fn random(&self) -> u64 {
+        System.random()
     }
 }

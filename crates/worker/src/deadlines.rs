@@ -31,7 +31,7 @@ use crate::sync::lock;
 use crate::times::duration_us;
 
 /// The time between two checks.
-const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The maximum number of runs that one read returns.
 const PAGE: usize = 200;
 /// The maximum number of runs that one check reads; the next check continues behind them.
@@ -50,7 +50,7 @@ const MAX_OBSERVED: usize = 500_000;
 #[derive(Default)]
 pub(crate) struct RunObservations {
     /// The observed time, in µs: the sum of the pauses between checks.
-    observed_us: AtomicI64,
+    pub observed_us: AtomicI64,
     /// The observed runs, by type, worker, and claim.
     runs: Mutex<BTreeMap<(String, String, u64), Observation>>,
 }
@@ -169,7 +169,7 @@ pub struct Deadlines {
 
 /// The state of the checks.
 #[derive(Default)]
-struct Checks {
+pub(crate) struct Checks {
     /// The clock's time at the latest check, in µs.
     at_us: i64,
     /// When the clock jumped last, if ever.
@@ -181,12 +181,19 @@ struct Checks {
     number: u32,
 }
 
+impl Checks {
+    /// Before the first one, at this time.
+    pub fn at(at_us: i64) -> Self {
+        Checks { at_us, ..Checks::default() }
+    }
+}
+
 impl Deadlines {
     /// Repeats checks until it is stopped.
     pub fn run(self, stop: CancellationToken) -> BoxFuture<'static, ()> {
         until_stopped(stop, async move {
             let runtime = self.store.runtime();
-            let mut checks = Checks { at_us: runtime.now_us(), all: true, ..Checks::default() };
+            let mut checks = Checks { all: true, ..Checks::at(runtime.now_us()) };
             loop {
                 runtime.sleep(CHECK_INTERVAL).await;
                 self.external.run_observations.observed_us.fetch_add(duration_us(CHECK_INTERVAL), Relaxed);
@@ -198,7 +205,7 @@ impl Deadlines {
     }
 
     /// One check.
-    async fn check(&self, checks: &mut Checks) -> Result<()> {
+    pub(crate) async fn check(&self, checks: &mut Checks) -> Result<()> {
         let now_us = self.store.runtime().now_us();
         let passed_us = now_us.saturating_sub(std::mem::replace(&mut checks.at_us, now_us));
         if passed_us.saturating_sub(duration_us(CHECK_INTERVAL)).saturating_abs() > JUMP_US {

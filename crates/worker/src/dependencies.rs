@@ -21,7 +21,7 @@ pub fn settle_dependencies(
 
 /// Processes all groups of dependents, a part of each in turn, so that no group waits for a larger one. Returns a
 /// watch that fires when there is more work.
-async fn pass(store: &Store, keys: &Keyspace) -> Result<Watch> {
+pub(crate) async fn pass(store: &Store, keys: &Keyspace) -> Result<Watch> {
     let wake = &keys.unsettled_wake();
     let mut last: Option<Unsettled> = None;
     let (mut done, mut failed) = (false, None);

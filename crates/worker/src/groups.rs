@@ -52,7 +52,7 @@ pub struct Groups {
 
 /// What is known from the last look.
 #[derive(Default)]
-struct Seen {
+pub(crate) struct Seen {
     /// The stamps of the groups, by tenant and name.
     stamps: HashMap<(String, String), Bytes>,
     /// The last group that was looked at of a tenant with more of them.
@@ -102,7 +102,7 @@ impl Groups {
     }
 
     /// Looks at groups whose marks have changed, and removes those whose time is over. Returns a watch that ends when there may be more.
-    async fn pass(&self, seen: &Mutex<Seen>) -> Result<Watch> {
+    pub(crate) async fn pass(&self, seen: &Mutex<Seen>) -> Result<Watch> {
         let (keys, runtime) = (&self.keys, self.store.runtime().clone());
         let begun_us = runtime.elapsed_us();
         let wake = &keys.group_wake();

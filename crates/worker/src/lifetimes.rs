@@ -50,7 +50,7 @@ pub fn settle_lifetimes((store, keys): (Store, Keyspace), stop: CancellationToke
     })
 }
 
-async fn round(store: &Store, keys: &Keyspace) -> Result<()> {
+pub(crate) async fn round(store: &Store, keys: &Keyspace) -> Result<()> {
     for _ in 0..MAX_BATCHES {
         let now_us = store.runtime().now_us();
         let due = lifetimes::due(&store.begin().await?, keys, now_us, BATCH).await?;

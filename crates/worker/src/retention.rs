@@ -87,7 +87,7 @@ impl Retention {
     /// Removes about [`MAX_PER_PASS`] jobs or fewer. Returns whether there may be more. It removes one batch of each
     /// type in turn, and the next pass continues behind the last type. So a type with many jobs does not delay other
     /// types.
-    async fn pass(&self, round: &mut Round) -> Result<bool> {
+    pub(crate) async fn pass(&self, round: &mut Round) -> Result<bool> {
         let (store, keys) = (&self.store, &self.keys);
         let now_us = store.runtime().now_us();
         let before_us = now_us.saturating_sub(duration_us(self.options.get().retention));
@@ -137,7 +137,7 @@ impl Retention {
 
 /// Rounds over all types, which may take several passes, until one has removed nothing.
 #[derive(Default)]
-struct Round {
+pub(crate) struct Round {
     /// The last type that was processed.
     after: Option<String>,
     /// How far they have come behind records that must stay, by type.

@@ -63,7 +63,7 @@ struct Round {
 }
 
 /// The due schedules that cannot fire here, and until when they are left out, in µs.
-type Stuck = BTreeMap<Due, i64>;
+pub(crate) type Stuck = BTreeMap<Due, i64>;
 
 impl Schedules {
     /// Fires schedules until it is stopped.
@@ -110,7 +110,7 @@ impl Schedules {
     }
 
     /// Fires all that is due. Returns a watch that ends when more may be due.
-    async fn pass(&self, stuck: &Mutex<Stuck>) -> Result<Watch> {
+    pub(crate) async fn pass(&self, stuck: &Mutex<Stuck>) -> Result<Watch> {
         let mut stuck = stuck.lock().await;
         let (keys, runtime) = (&self.keys, self.store.runtime());
         let stamp = &keys.schedules_versionstamp();
