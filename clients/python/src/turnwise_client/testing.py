@@ -158,7 +158,7 @@ class _Drain:
 
     @classmethod
     @contextlib.contextmanager
-    def of(cls, app: App, url: str) -> Iterator[_Drain]:
+    def of(cls, app: App, url: str) -> Generator[_Drain]:
         """A drain, which is registered and sends heartbeats."""
         worker = Worker(app, slots=1, url=url, token="", schedules=False)
         drain = cls(app, worker)
@@ -235,7 +235,7 @@ class _Drain:
 
 
 @contextlib.contextmanager
-def server(*apps: App) -> Iterator[Server]:
+def server(*apps: App) -> Generator[Server]:
     """Starts a server, and ends it. Until then it is the server of these apps, and of all that read `TURNWISE_SERVER`. The schedules of the apps' tasks are written.
 
     The program is that of `TURNWISE_BIN`, or `turnwise` on the `PATH`. It also ends when this process does."""
@@ -262,7 +262,7 @@ def server(*apps: App) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def _connected(running: Server) -> Iterator[None]:
+def _connected(running: Server) -> Generator[None]:
     """Makes it the server of its apps, and of the environment."""
     environment = {name: os.environ.pop(name, None) for name in ("TURNWISE_SERVER", "TURNWISE_TOKEN")}
     os.environ["TURNWISE_SERVER"] = running.url
