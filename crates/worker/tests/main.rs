@@ -17,7 +17,6 @@ mod metrics;
 mod modes;
 mod neighbours;
 mod nodes;
-mod passage;
 mod priorities;
 mod rates;
 mod recording;
