@@ -12,7 +12,6 @@ use reqwest::{Method, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
-use turnwise_protocol::codes;
 
 use crate::backoff::Backoff;
 use crate::servers::{Server, Servers};
@@ -123,12 +122,13 @@ impl Client {
     /// A URL is invalid, or no HTTP client can be created on this machine.
     pub fn new(url: &str) -> Result<Client> {
         let servers = Arc::new(Servers::parse(url)?);
-        // An error means that another part of the process has installed a provider; that one works as well.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        // Without TLS roots on this machine, `https` servers cannot be trusted, but `http` still works.
-        let built = builder().build().or_else(|_| builder().tls_certs_only([]).build());
-        let http = built.map_err(|error| Error::Invalid(format!("no HTTP client: {}", causes(&error))))?;
+        let http = connections()?;
         Ok(Client { http, servers, waits: Arc::default(), retry_for: RETRY_FOR, authorization: None })
+    }
+
+    /// The same client with connections of its own, for another runtime: connections live on the one that has opened them.
+    pub(crate) fn with_own_connections(&self) -> Result<Client> {
+        Ok(Client { http: connections()?, ..self.clone() })
     }
 
     /// Sends this token with each request. Otherwise the name and password in the server's URL are sent, if there are any.
@@ -242,7 +242,7 @@ impl Client {
         let answered = self.exchange(server, request, wait).await;
         let answered = answered.and_then(|answer| reader(server, answer));
         self.waits.learn(wait, asked.elapsed(), answered.as_ref().err());
-        if answered.as_ref().is_err_and(|error| error.may_pass() || error.code() == Some(codes::INTERNAL)) {
+        if answered.as_ref().is_err_and(Error::may_pass) {
             self.servers.leave(server);
         }
         answered
@@ -412,6 +412,14 @@ pub(crate) enum Repeat {
     IfUnsent,
 }
 
+fn connections() -> Result<reqwest::Client> {
+    // An error means that another part of the process has installed a provider; that one works as well.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    // Without TLS roots on this machine, `https` servers cannot be trusted, but `http` still works.
+    let built = builder().build().or_else(|_| builder().tls_certs_only([]).build());
+    built.map_err(|error| Error::Invalid(format!("no HTTP client: {}", causes(&error))))
+}
+
 fn builder() -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .user_agent(concat!("turnwise-client/", env!("CARGO_PKG_VERSION")))
@@ -429,7 +437,7 @@ pub(crate) fn place(error: &serde_json::Error) -> String {
 }
 
 /// An error with all its causes.
-fn causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {

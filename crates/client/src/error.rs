@@ -1,6 +1,6 @@
 //! The errors of requests, by what the caller does next.
 
-use turnwise_protocol::{Problem, codes};
+use turnwise_protocol::{Job, Problem, State, codes};
 
 /// The result of a request.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -37,6 +37,13 @@ pub enum Error {
         /// What is wrong with the answer.
         problem: String,
     },
+    /// The job has no result: it has failed, or was cancelled.
+    #[error("{}/{} has {}: {}", .0.job_type, .0.id, ended(.0), .0.reason.as_deref().unwrap_or("no reason is stated"))]
+    JobFailed(Box<Job>),
+}
+
+fn ended(job: &Job) -> &'static str {
+    if job.state == State::Cancelled { "been cancelled" } else { "failed" }
 }
 
 fn refusal(error: &turnwise_protocol::Error) -> String {
@@ -50,6 +57,16 @@ impl From<Problem> for Error {
 }
 
 impl Error {
+    /// The error in the answer about a part of a request, whose code says what a status says of a whole answer.
+    pub(crate) fn of_part(error: turnwise_protocol::Error) -> Error {
+        match error.error.as_str() {
+            codes::TIMEOUT | codes::TOO_MANY_REQUESTS | codes::UNAVAILABLE | codes::UNKNOWN_OUTCOME => {
+                Error::Unavailable(error)
+            }
+            _ => Error::Refused(error),
+        }
+    }
+
     /// The code of a refusal; see [`codes`].
     pub fn code(&self) -> Option<&str> {
         match self {
@@ -73,9 +90,14 @@ impl Error {
         matches!(self.code(), Some(codes::EXPIRED_WORKER | codes::UNKNOWN_WORKER))
     }
 
+    /// Whether the server had an internal error, which may pass, and says nothing about the request.
+    pub(crate) fn is_internal(&self) -> bool {
+        self.code() == Some(codes::INTERNAL)
+    }
+
     /// Whether the same request may succeed later.
     pub(crate) fn may_pass(&self) -> bool {
-        matches!(self, Error::Unavailable(_) | Error::NoAnswer { .. })
+        matches!(self, Error::Unavailable(_) | Error::NoAnswer { .. }) || self.is_internal()
     }
 
     /// Whether the request may have taken effect despite the error.
@@ -83,7 +105,7 @@ impl Error {
         match self {
             Error::NoAnswer { maybe_sent, .. } => *maybe_sent,
             Error::Unavailable(error) => error.error == codes::UNKNOWN_OUTCOME,
-            _ => false,
+            _ => self.is_internal(),
         }
     }
 }

@@ -34,6 +34,7 @@ mod servers;
 mod settings;
 mod sse;
 mod stream;
+mod tasks;
 mod waits;
 mod worker;
 
@@ -43,6 +44,8 @@ pub use events::{Events, JobUpdate};
 pub use jobs::{CountJobs, ListIndexes, ListJobs, ListLocks, ListTenants, Pages};
 pub use output::{JobResult, LogLines, LogUpdate};
 pub use stream::EventsOfJobs;
+pub use tasks::{Handle, Task, TaskError, Worker};
+pub use tokio_util::sync::CancellationToken;
 pub use turnwise_protocol as protocol;
 pub use turnwise_protocol::{
     AddJob, Added, AddedJob, Before, Bulk, BulkAction, BulkState, Capacity, CountBy, CountPage, CountedJobs,

@@ -54,6 +54,19 @@ pub struct When {
     pub until_us: Option<i64>,
 }
 
+/// A cron expression, with an IANA zone behind it if it is not in UTC: `30 2 * * * Europe/Berlin`.
+impl From<&str> for When {
+    fn from(text: &str) -> When {
+        let (cron, zone) = match text.trim().rsplit_once(' ') {
+            Some((cron, zone)) if zone == "UTC" || zone.starts_with(char::is_alphabetic) && zone.contains('/') => {
+                (cron.trim(), Some(zone.to_owned()))
+            }
+            _ => (text.trim(), None),
+        };
+        When { cron: Some(cron.to_owned()), zone, ..When::default() }
+    }
+}
+
 words! {
     /// What happens to fires that no server could make in time, because none ran or the store did not answer for more than a minute.
     #[derive(Default)]

@@ -15,7 +15,7 @@ use turnwise_protocol::{
     ReleaseRun, SnoozeRun,
 };
 
-use super::{Shared, is_retryable};
+use super::{Shared, is_fault, is_retryable};
 use crate::{Error, Result};
 
 /// The size of the ends in one request, in bytes, beyond which the others wait for the next one.
@@ -181,16 +181,20 @@ impl Batch {
         ends
     }
 
-    /// Passes the server's answers on, and forgets the runs that are over. An end without an answer is sent again.
+    /// Passes the server's answers on, and forgets the runs that are over. An end without an answer is sent again, and so is one that the server could
+    /// not record now.
     pub fn answered(self, ended: Vec<EndedRun>, shared: &Shared) {
         let mut waiting: BTreeMap<u64, oneshot::Sender<Result<EndState>>> =
             self.0.into_iter().map(|WaitingEnd { end, answer, .. }| (end.claim(), answer)).collect();
         for EndedRun { claim, state, error } in ended {
             let answer = match (state, error) {
-                (_, Some(error)) => Err(Error::Refused(error)),
+                (_, Some(error)) => Err(Error::of_part(error)),
                 (Some(state), None) => Ok(state),
                 (None, None) => continue,
             };
+            if answer.as_ref().is_err_and(is_fault) {
+                continue;
+            }
             let Some(waiting) = waiting.remove(&claim) else { continue };
             if answer.as_ref().map_or_else(Error::is_halt, |_| true) {
                 // Its slot is free before its task has ended.

@@ -83,8 +83,8 @@ impl Run {
         Request::new(method, &segments)
     }
 
-    /// Repeats a request until there is an answer. Requesting and releasing are idempotent.
-    async fn persist<T: serde::de::DeserializeOwned>(
+    /// Repeats an idempotent request until there is an answer.
+    pub(super) async fn persist<T: serde::de::DeserializeOwned>(
         &self,
         request: &(dyn Fn() -> Result<Request> + Sync),
     ) -> Result<T, LockError> {

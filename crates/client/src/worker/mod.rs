@@ -1,7 +1,7 @@
 //! An external worker: it runs jobs of one type with a function, and speaks HTTP to a server.
 //!
 //! ```text
-//! register ─▶ ping (a task) ┐                        ┌─▶ asked to stop: runs end within `drain`, or stop; `leave`
+//! register ─▶ ping (thread) ┐                        ┌─▶ asked to stop: runs end within `drain`, or stop; `leave`
 //!             accept (loop) ┼─ a task per run ───────┤
 //!             end (a task)  ┘  its end, repeated     ├─▶ drained: no more jobs, `leave` after the last run
 //!                              until acknowledged    └─▶ expired: every run is aborted, nothing more is written, register
@@ -12,11 +12,14 @@
 //! the servers share the store.
 
 mod ends;
+mod heartbeats;
 mod input;
 mod lock;
 mod run;
+mod step;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,12 +30,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_protocol::names::{check_name, check_type};
+use turnwise_protocol::schedules::check_schedule_name;
 use turnwise_protocol::{
-    Accept, Accepted, AcceptedJob, Left, MAX_SLOTS, MAX_WAIT_MS, Mode, Pinged, Register, Registered,
-    TaskTerms, codes,
+    Accept, Accepted, AcceptedJob, EndRuns, EndedRuns, Left, MAX_SLOTS, MAX_WAIT_MS, Mode, PutSchedule,
+    Register, Registered, ReleaseRun, Schedule, TaskTerms, codes,
 };
 
 use self::ends::Ends;
+use self::heartbeats::Heartbeats;
 pub use self::lock::LockError;
 use self::run::Supervisor;
 pub use self::run::{Outcome, Run, RunError};
@@ -43,6 +48,8 @@ use crate::{Client, Error, Result};
 
 /// The timeout of `leave` when the worker stops. Without `leave`, the server removes the worker when its health timeout is over.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a stopping worker tries to give back the jobs of a request that it has given up.
+const RETURN_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a stopping worker waits for the acknowledgement of its runs' ends, beyond twice the grace period.
 const STOP_MARGIN: Duration = Duration::from_secs(5);
 
@@ -126,7 +133,7 @@ where
         let registered = register(client, &options, &stop, may_retry).await?;
         let Some(registered) = registered else { return Ok(()) };
         may_retry = is_retryable;
-        let Registered { worker, ping_interval_ms, .. } = registered;
+        let Registered { worker, ping_interval_ms, health_timeout_ms } = registered;
         tracing::info!(job_type = options.job_type, worker, "registered");
         let member = Member {
             shared: Arc::new(Shared {
@@ -137,9 +144,12 @@ where
                 draining: CancellationToken::new(),
                 runs: Mutex::default(),
                 ends: Ends::default(),
+                received: AtomicU64::default(),
+                asking: AtomicBool::default(),
             }),
             handler: handler.clone(),
             ping_interval: Duration::from_millis(ping_interval_ms.max(1)),
+            health_timeout: Duration::from_millis(health_timeout_ms),
             stop: stop.clone(),
         };
         if member.work().await? == End::Stopped {
@@ -168,10 +178,21 @@ async fn register(
     persist(client, &|| Ok(request.clone()), stop, again).await.transpose()
 }
 
+/// Writes a schedule of a worker that starts. `None`: stopped before that.
+pub(crate) async fn put_schedule(
+    client: &Client,
+    name: &str,
+    schedule: &PutSchedule,
+    stop: &CancellationToken,
+) -> Result<Option<Schedule>> {
+    check_schedule_name(name)?;
+    let request = Request::new(Method::PUT, &["schedules", name]).json(schedule)?;
+    persist(client, &|| Ok(request.clone()), stop, is_fault).await.transpose()
+}
+
 /// Whether the error is a fault of the server that may pass, and does not decide about the request.
 fn is_fault(error: &Error) -> bool {
-    let codes = [codes::INTERNAL, codes::TIMEOUT, codes::SUPERSEDED];
-    error.may_pass() || error.code().is_some_and(|code| codes.contains(&code))
+    error.may_pass() || error.code() == Some(codes::SUPERSEDED)
 }
 
 /// Whether a registered worker retries after this error: a fault, or an answer from a proxy in front of the server.
@@ -219,6 +240,10 @@ struct Shared {
     /// By claim: how to stop each run.
     runs: Mutex<BTreeMap<u64, CancellationToken>>,
     ends: Ends,
+    /// The highest claim that has arrived.
+    received: AtomicU64,
+    /// Whether a request for jobs has no answer.
+    asking: AtomicBool,
 }
 
 impl Shared {
@@ -262,13 +287,14 @@ struct Member {
     shared: Arc<Shared>,
     handler: Arc<Handler>,
     ping_interval: Duration,
+    health_timeout: Duration,
     stop: CancellationToken,
 }
 
 impl Member {
     async fn work(&self) -> Result<End> {
         // The worker pings until the last run has ended.
-        let _pinging = AbortOnDropHandle::new(tokio::spawn(ping(self.shared.clone(), self.ping_interval)));
+        let _pinging = Heartbeats::start(&self.shared, self.ping_interval, self.health_timeout)?;
         let _ending = AbortOnDropHandle::new(tokio::spawn(ends::send_uncarried(self.shared.clone())));
         let mut tasks = JoinSet::new();
         let accepted = tokio::select! {
@@ -278,6 +304,12 @@ impl Member {
             never = self.accept(&mut tasks) => never,
         };
         self.shared.ends.set_carried(false);
+        if accepted.is_ok() && !self.shared.expired.is_cancelled() && self.shared.asking.load(Relaxed) {
+            let returned = tokio::time::timeout(RETURN_TIMEOUT, self.return_undelivered()).await;
+            if let Ok(Err(error)) | Err(error) = returned.map_err(|_| Error::Invalid("no answer".to_owned())) {
+                tracing::debug!("jobs that may have been on their way stay claimed until the worker leaves: {error}");
+            }
+        }
         if accepted.is_ok() && self.shared.draining.is_cancelled() {
             tracing::info!("draining: ends when its last job has ended");
             self.stop.run_until_cancelled(self.ended(&mut tasks, Duration::MAX)).await;
@@ -337,11 +369,33 @@ impl Member {
         }
     }
 
+    /// Gives back the jobs that the server has claimed for a request that this worker has given up. Otherwise they would wait for it to leave.
+    async fn return_undelivered(&self) -> Result<()> {
+        let shared = &self.shared;
+        loop {
+            let received = shared.received.load(Relaxed);
+            let body = Accept { received, limit: 1, wait_ms: 0, ends: EndRuns::default() };
+            let accepted: Accepted = shared.client.once(&shared.request(&["accept"]).json(&body)?).await?;
+            let release = accepted.jobs.into_iter().map(|AcceptedJob { id, claim, .. }| {
+                shared.received.fetch_max(claim, Relaxed);
+                ReleaseRun { id, claim, info: None, log: Vec::new() }
+            });
+            let ends = EndRuns { release: release.collect(), ..EndRuns::default() };
+            let count = ends.release.len();
+            if count > 0 {
+                let _: EndedRuns = shared.client.once(&shared.request(&["end"]).json(&ends)?).await?;
+            }
+            // The request is for one job, so that several are some that were sent before, and there may be more of them.
+            if count < 2 {
+                return Ok(());
+            }
+        }
+    }
+
     /// Requests jobs whenever a slot is free, or is free once the server knows the end of its run. Returns when the worker drains,
     /// and when the server refuses a request.
     async fn accept(&self, tasks: &mut JoinSet<()>) -> Result<()> {
         let shared = &self.shared;
-        let mut received = 0;
         let mut backoff = shared.client.backoff();
         loop {
             while tasks.try_join_next().is_some() {}
@@ -367,11 +421,13 @@ impl Member {
             shared.ends.set_carried(!waits);
             let wait = shared.client.waits.longest(shared.options.accept_wait);
             let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(MAX_WAIT_MS).min(MAX_WAIT_MS);
+            let received = shared.received.load(Relaxed);
             let body = Accept { received, limit: free, wait_ms, ends: ends.request() };
             let wait = if waits { wait } else { Duration::ZERO };
             let request = shared.request(&["accept"]).json(&body)?.waiting(wait);
             let asked = Instant::now();
             let server = shared.client.servers.current();
+            shared.asking.store(true, Relaxed);
             let answered = tokio::select! {
                 biased;
                 answered = shared.client.once::<Accepted>(&request) => answered,
@@ -383,6 +439,7 @@ impl Member {
             };
             let jobs = match answered {
                 Ok(Accepted { ended, jobs, mode }) => {
+                    shared.asking.store(false, Relaxed);
                     ends.answered(ended, shared);
                     shared.follow(mode);
                     jobs
@@ -417,8 +474,7 @@ impl Member {
             for job in jobs {
                 // `received` acknowledges the claims that have arrived. Even if the server sends a claim again, the
                 // worker runs it once.
-                if job.claim > received {
-                    received = job.claim;
+                if job.claim > shared.received.fetch_max(job.claim, Relaxed) {
                     self.start(job, tasks);
                 }
             }
@@ -454,34 +510,5 @@ impl Member {
         // Called within the task, because the handler may panic.
         let task = tokio::spawn(async move { handler(run).await });
         tasks.spawn(supervisor.run(AbortOnDropHandle::new(task)));
-    }
-}
-
-/// Sends pings, and stops the runs that the answers name.
-async fn ping(shared: Arc<Shared>, interval: Duration) {
-    let mut request = shared.request(&["ping"]);
-    // A slower ping is useless: the next one is due.
-    request.timeout = interval.max(Duration::from_secs(1));
-    let mut ticks = tokio::time::interval(interval);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut backoff = shared.client.backoff();
-    loop {
-        ticks.tick().await;
-        match shared.client.once::<Pinged>(&request).await {
-            Ok(Pinged { cancel, mode }) => {
-                shared.follow(mode);
-                backoff = shared.client.backoff();
-                let runs = shared.runs();
-                for stop in cancel.iter().filter_map(|claim| runs.get(claim)) {
-                    stop.cancel();
-                }
-            }
-            Err(error) if error.is_expired() => return shared.expired.cancel(),
-            Err(error) => {
-                tracing::debug!("a ping was not answered: {error}");
-                // Sooner than the next ping is due, because the server may have just restarted.
-                ticks.reset_after(backoff.next().min(interval));
-            }
-        }
     }
 }

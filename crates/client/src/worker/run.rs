@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
@@ -13,19 +14,23 @@ use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_protocol::{
-    AcceptedJob, Answer, FailRun, FinishRun, LogLevel, MAX_INFO_BYTES, MAX_LOG_LINES, MAX_REASON_BYTES,
+    AcceptedJob, Answer, FailRun, FinishRun, LogLevel, MAX_LOG_LINES, MAX_REASON_BYTES,
     MAX_RESULT_BYTES, MAX_TIMEOUT_MS, MAX_TRACE_BYTES, NewLogLine, ReleaseRun, SnoozeRun, Update, Updated,
     json,
 };
 
 use super::ends::RunEnd;
 use super::{Shared, is_retryable};
-use crate::Result;
-use crate::client::Request;
+use super::step::Info;
+use crate::client::{Repeat, Request};
+use crate::output::JobResult;
+use crate::{Client, Result};
 
 /// The most bytes of lines that wait to be sent. The server keeps no more of a job's log, and a request with them stays within its bound, even if
 /// each character needs an escape of six bytes.
 const MAX_LOG_BYTES: usize = 256 << 10;
+/// The longest pause of a rate, in ms.
+const MAX_RATE_PAUSE_MS: u64 = 3_600_000;
 /// How long a run's end waits for a report with lines that is on its way. Without its response, the end carries the same lines again.
 const LAST_REPORT: Duration = Duration::from_secs(1);
 
@@ -39,7 +44,11 @@ pub struct Run {
     /// The handler should then return [`Outcome::Stopped`] soon. If it does not, the worker aborts it.
     pub stop: CancellationToken,
     pub(super) shared: Arc<Shared>,
-    reports: watch::Sender<Option<Box<RawValue>>>,
+    pub(super) reports: watch::Sender<Option<Box<RawValue>>>,
+    /// What `reports` is made of.
+    pub(super) info: Mutex<Info>,
+    /// Held by each request with a report, so that none overtakes a later one.
+    pub(super) updating: Arc<tokio::sync::Mutex<()>>,
     log: Arc<Log>,
     pub(super) asks: Arc<Asks>,
 }
@@ -171,21 +180,46 @@ impl Run {
     }
 
     /// Reports the progress of the run. This is cheap: the worker sends the latest report at intervals, and with the
-    /// end of the run. At most 12 kB, nested no deeper than 96; another report is dropped, with a warning in the log.
-    pub fn report<T: Serialize>(&self, info: &T) {
-        match serde_json::value::to_raw_value(info) {
-            Ok(info) if info.get().len() > MAX_INFO_BYTES => {
-                tracing::warn!(job = self.job.id, bytes = info.get().len(), "report dropped: too large");
+    /// end of the run. At most 12 kB, with the values of [`Run::step`], nested no deeper than 96; another report is dropped, with a warning in the log.
+    pub fn report<T: Serialize>(&self, report: &T) {
+        let report = match serde_json::value::to_raw_value(report) {
+            Ok(report) => report,
+            Err(error) => return tracing::warn!(job = self.job.id, %error, "report dropped: not JSON"),
+        };
+        let mut info = self.info();
+        let before = info.report.replace(report);
+        match info.checked() {
+            Ok(json) => drop(self.reports.send_replace(json)),
+            Err(problem) => {
+                info.report = before;
+                tracing::warn!(job = self.job.id, "report dropped: {problem}");
             }
-            // The server would refuse the end of the run for it.
-            Ok(info) => match json::check_result(&info) {
-                Ok(()) => drop(self.reports.send_replace(Some(info))),
-                Err(error) => {
-                    tracing::warn!(job = self.job.id, %error, "report dropped: the server takes no such JSON")
-                }
-            },
-            Err(error) => tracing::warn!(job = self.job.id, %error, "report dropped: not JSON"),
         }
+    }
+
+    /// The last report of this run, or of an earlier one.
+    pub fn last_report(&self) -> Option<Box<RawValue>> {
+        self.info().report.clone()
+    }
+
+    pub(super) fn info(&self) -> MutexGuard<'_, Info> {
+        self.info.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets no job start for this time, at most an hour, in the rates that this job obeys: the service that they protect has refused a request.
+    ///
+    /// # Errors
+    /// The worker has lost its claim, or the server does not answer.
+    pub async fn pause_rate(&self, time: Duration) -> Result<()> {
+        let rate_pause_ms = Some(ms(time).min(MAX_RATE_PAUSE_MS));
+        let update = Update { claim: self.job.claim, info: None, log: Vec::new(), rate_pause_ms };
+        let request = self.shared.request(&["jobs", &self.job.id, "update"]).json(&update)?;
+        self.client().call::<Updated>(&request, Repeat::Harmless).await.map(drop)
+    }
+
+    /// A client of the worker's server, with the worker's identity.
+    pub fn client(&self) -> &Client {
+        &self.shared.client
     }
 }
 
@@ -194,6 +228,8 @@ impl Run {
 pub enum Outcome {
     /// The run completed, with this result.
     Completed(Box<RawValue>),
+    /// The run completed, with bytes of a media type.
+    CompletedWith(JobResult),
     /// The run failed permanently, with this error: the job is not retried.
     Failed(RunError),
     /// The run failed with an error that may pass: the job is retried after a backoff, up to its `max_attempts`.
@@ -247,6 +283,7 @@ pub(super) struct Supervisor {
     claim: u64,
     stop: CancellationToken,
     reports: watch::Receiver<Option<Box<RawValue>>>,
+    updating: Arc<tokio::sync::Mutex<()>>,
     log: Arc<Log>,
     asks: Arc<Asks>,
     /// The limits on the run's duration, and on the time between two reports. The server enforces them, too; here they
@@ -273,7 +310,10 @@ impl Supervisor {
         let (asks, log) = (Arc::<Asks>::default(), Arc::<Log>::default());
         let timeout = job.timeout_ms.map(Duration::from_millis);
         let heartbeat_timeout = job.heartbeat_timeout_ms.map(Duration::from_millis);
+        let updating = Arc::<tokio::sync::Mutex<()>>::default();
         let run = Run {
+            info: Mutex::new(Info::of(job.info.as_deref())),
+            updating: updating.clone(),
             job,
             job_type,
             stop: stop.clone(),
@@ -282,7 +322,19 @@ impl Supervisor {
             log: log.clone(),
             asks: asks.clone(),
         };
-        (Supervisor { shared, id, claim, stop, reports, log, asks, timeout, heartbeat_timeout }, run)
+        let supervisor = Supervisor {
+            shared,
+            id,
+            claim,
+            stop,
+            reports,
+            updating,
+            log,
+            asks,
+            timeout,
+            heartbeat_timeout,
+        };
+        (supervisor, run)
     }
 
     /// Runs until the end is acknowledged.
@@ -383,6 +435,8 @@ impl Supervisor {
     /// Sends the latest report and the lines of log. A lost report does not matter, because the next one, or the end, replaces it; lines are
     /// sent again. Returns whether there are lines to send again.
     async fn report(&mut self) -> Result<bool, Halt> {
+        let updating = self.updating.clone();
+        let _turn = updating.lock().await;
         let (info, mut unsent) = (self.reports.borrow_and_update().clone(), self.log.clone().take_to_send());
         if info.is_none() && unsent.lines.is_empty() {
             return Ok(false);
@@ -460,15 +514,11 @@ impl Supervisor {
         match outcome {
             Outcome::Completed(result) => match problem(&result) {
                 Some(problem) => self.fail(format!("its result {problem}").into(), Retry::Never, info),
-                None => RunEnd::Finish(FinishRun {
-                    id,
-                    claim,
-                    result: Some(result),
-                    data: None,
-                    media_type: None,
-                    info,
-                    log: self.log.take(),
-                }),
+                None => self.finish(Some(result), None, info),
+            },
+            Outcome::CompletedWith(result) => match too_large(result.bytes.len(), MAX_RESULT_BYTES) {
+                Some(problem) => self.fail(format!("its result {problem}").into(), Retry::Never, info),
+                None => self.finish(None, Some(result), info),
             },
             Outcome::Failed(error) => self.fail(error, Retry::Never, info),
             Outcome::Crashed(error) => self.fail(error, Retry::ByTerms, info),
@@ -479,6 +529,17 @@ impl Supervisor {
             }
             Outcome::Stopped => RunEnd::Release(ReleaseRun { id, claim, info, log: self.log.take() }),
         }
+    }
+
+    fn finish(
+        &self,
+        result: Option<Box<RawValue>>,
+        data: Option<JobResult>,
+        info: Option<Box<RawValue>>,
+    ) -> RunEnd {
+        let (id, claim, log) = (self.id.clone(), self.claim, self.log.take());
+        let (media_type, data) = data.map(|data| (data.media_type, BASE64_STANDARD.encode(&data.bytes))).unzip();
+        RunEnd::Finish(FinishRun { id, claim, result, data, media_type, info, log })
     }
 
     fn fail(&self, error: RunError, retry: Retry, info: Option<Box<RawValue>>) -> RunEnd {
@@ -512,21 +573,21 @@ enum Retry {
 }
 
 /// At most what the server takes, a year.
-fn ms(time: Duration) -> u64 {
+pub(super) fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).min(MAX_TIMEOUT_MS)
 }
 
 /// Why the server would not take a result.
 fn problem(result: &RawValue) -> Option<String> {
-    match (result.get().len(), json::check_result(result)) {
-        (bytes, _) if bytes > MAX_RESULT_BYTES => {
-            Some(format!("has {bytes} bytes; at most {MAX_RESULT_BYTES} are allowed"))
-        }
-        (bytes, Err(error)) => {
-            Some(format!("of {bytes} bytes is JSON that the server does not take: {error}"))
-        }
-        (_, Ok(())) => None,
-    }
+    let bytes = result.get().len();
+    too_large(bytes, MAX_RESULT_BYTES).or_else(|| {
+        let error = json::check_result(result).err()?;
+        Some(format!("of {bytes} bytes is JSON that the server does not take: {error}"))
+    })
+}
+
+pub(super) fn too_large(bytes: usize, most: usize) -> Option<String> {
+    (bytes > most).then(|| format!("has {bytes} bytes; at most {most} are allowed"))
 }
 
 /// Completes after this time; never if there is none.
