@@ -1,58 +1,39 @@
-//! turnwise inside your own service: a handler, a running worker, and jobs that survive a crash.
+//! turnwise inside your own service: a worker, a schedule, and jobs that survive a crash.
 //!
-//! `cargo run -p turnwise-worker --example embedded`
+//! `cargo run -p turnwise --example embedded`
 
-use std::sync::Arc;
+use std::time::Duration;
 
-use serde::Deserialize;
-use tokio::sync::mpsc;
-use turnwise_queue::{Keyspace, NewJob, jobs};
-use turnwise_store::{Store, embedded::Embedded, runtime};
-use turnwise_worker::{JobContext, Options, Outcome, Tunables, Worker, handler_fn};
+use serde::{Deserialize, Serialize};
+use turnwise::{JobContext, Node, TaskError, When};
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Greeting {
     to: String,
 }
 
+/// Runs a job of type "greet". After a panic, or an error that may pass, it is tried again after a backoff.
+async fn greet(job: JobContext, greeting: Greeting) -> Result<String, TaskError> {
+    if greeting.to.is_empty() {
+        return Err(TaskError::failed("there is no one to greet"));
+    }
+    Ok(format!("hello {}, from job {}", greeting.to, job.job.id))
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let dir = tempfile::tempdir()?;
-    let (sent, mut greetings) = mpsc::unbounded_channel();
+    // The store is a folder, and this process owns it. Records of jobs stay for a day after their ends.
+    let folder = tempfile::tempdir()?;
+    let node = Node::start(folder.path(), Duration::from_secs(86_400)).await?;
+    node.work("greet", 10, greet).await?;
+    let everyone = Greeting { to: "everyone".to_owned() };
+    node.schedule("every morning", When::cron("0 8 * * *", "Europe/Berlin"), "greet", &everyone).await?;
 
-    // The store is a folder, and this process owns it.
-    let store = Store::new(Embedded::open(dir.path())?, Arc::new(runtime::System));
-    let keys = Keyspace::default();
+    let id = node.add("greet", &Greeting { to: "world".to_owned() }).await?;
+    println!("{}", node.result::<String>("greet", &id).await?);
 
-    // The handler of jobs of type "greet". After a panic or `Outcome::Crashed`, the job is retried after a backoff.
-    let greet = handler_fn(move |job: JobContext| {
-        let sent = sent.clone();
-        async move {
-            match serde_json::from_str::<Greeting>(job.options.get()) {
-                Ok(greeting) => {
-                    let _ = sent.send(format!("hello {}", greeting.to));
-                    Outcome::completed(&"sent")
-                }
-                Err(error) => Outcome::Failed(error.to_string()),
-            }
-        }
-    });
-    let tunables = Tunables { max_jobs: 10, ..Tunables::default() };
-    let options = Options { tunables, exclusive: true, ..Options::default() };
-    let worker = Worker::start(store.clone(), keys.clone(), "greet", Arc::new(greet), options).await?;
-
-    // Once the transaction is committed, the job is on disk. Adding a job twice under one id makes one job.
-    for (id, to) in [("1", "world"), ("2", "queue")] {
-        let options = serde_json::value::to_raw_value(&serde_json::json!({ "to": to }))?;
-        let (job, keys, now_us) = (&NewJob::new("greet", id, options), &keys, store.runtime().now_us());
-        store.transact(|tx| async move { jobs::add(&tx, keys, job, now_us).await }).await?;
-    }
-    for _ in 0..2 {
-        println!("{}", greetings.recv().await.ok_or("the worker is gone")?);
-    }
-
-    // Every job has ended or is given back, and the worker has removed its rows.
-    worker.shutdown().await;
+    // Every job has ended or is given back.
+    node.shutdown().await;
     Ok(())
 }
 

@@ -63,7 +63,7 @@ fn build(foundationdb: Option<&Path>) -> Result {
     let mut build = cargo();
     build.args(["test", "--quiet", "--workspace", "--test", "end_to_end", "--no-run"]);
     if let Some(client) = foundationdb {
-        foundationdb::set_client_env(&mut build, client).args(["--features", "turnwise/foundationdb"]);
+        foundationdb::set_client_env(&mut build, client).args(["--features", "turnwise-cli/foundationdb"]);
     }
     run(&mut build)
 }

@@ -80,7 +80,7 @@ fn start(name: &str, needs: Needs, options: &[&str]) -> Result {
     }
     let mut program = program(name, features);
     if !matches!(needs, Needs::Nothing | Needs::Etcd | Needs::Cluster) {
-        run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
+        run(cargo().args(["build", "--release", "--package", "turnwise-cli"]))?;
         program.arg("--turnwise").arg(target().join("release").join("turnwise"));
     }
     if needs == Needs::TurnwiseAndApalis {

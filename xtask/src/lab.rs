@@ -17,7 +17,7 @@ pub fn soak(options: &[&str]) -> Result {
     let mut command = cargo();
     command.args(["run", "--release", "--quiet", "--package", "turnwise-lab-soak", "--"]);
     if !options.contains(&"--turnwise") && !options.contains(&"--help") {
-        run(cargo().args(["build", "--release", "--package", "turnwise"]))?;
+        run(cargo().args(["build", "--release", "--package", "turnwise-cli"]))?;
         command.arg("--turnwise").arg(bench::target().join("release").join("turnwise"));
     }
     run(command.args(options))
@@ -35,7 +35,7 @@ pub fn chaos(options: &[&str]) -> Result {
         return run(command.arg("--help"));
     }
     let mut build = cargo();
-    build.arg("build").args(profile).args(["--package", "turnwise"]);
+    build.arg("build").args(profile).args(["--package", "turnwise-cli"]);
     match value("--store") {
         Some("etcd") => peers::install_etcd()?,
         Some("foundationdb") => {

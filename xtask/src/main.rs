@@ -64,7 +64,7 @@ fn test(filter: &[&str], beside: Option<&str>) -> command::Result {
     // FoundationDB's engine links a library that no distribution has, so it is built only if FoundationDB is available.
     let foundationdb = foundationdb::Server::start()?;
     if let Some(server) = &foundationdb {
-        server.set_env(&mut tests).args(["--features", "turnwise/foundationdb"]);
+        server.set_env(&mut tests).args(["--features", "turnwise-cli/foundationdb"]);
     }
     // Cargo compiles for minutes while the rest is fetched and installed.
     let build = if filter.is_empty() { Some(test_programs::Build::start(&tests)?) } else { None };
@@ -93,6 +93,6 @@ fn test_cluster_on_foundationdb() -> command::Result {
     let mut test = command::cargo();
     server.set_fault_env(server.set_env(&mut test));
     let test =
-        test.args(["test", "--package", "turnwise", "--features", "foundationdb", "--test", "cluster"]);
+        test.args(["test", "--package", "turnwise-cli", "--features", "foundationdb", "--test", "cluster"]);
     command::run(test.args(["foundationdb", "--", "--nocapture"]))
 }

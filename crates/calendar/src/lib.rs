@@ -49,6 +49,13 @@ pub enum When {
     Dates(Vec<i64>),
 }
 
+impl When {
+    /// At the local times of a zone that a cron expression matches.
+    pub fn cron(expression: impl Into<String>, zone: impl Into<String>) -> When {
+        When::Cron { expression: expression.into(), zone: zone.into() }
+    }
+}
+
 /// When a schedule fires, and within which bounds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Calendar {

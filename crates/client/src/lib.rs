@@ -1,23 +1,5 @@
 //! The Rust client of turnwise's `/v1` HTTP API.
-//!
-//! ```no_run
-//! use turnwise_client::{AddJob, Client};
-//!
-//! # async fn example() -> turnwise_client::Result<()> {
-//! let client = Client::new("http://127.0.0.1:7984")?;
-//! let options = serde_json::value::to_raw_value(&serde_json::json!({ "to": "jan@example.org" })).expect("it is JSON");
-//! let added = client.add("mail", AddJob { options: Some(options), ..AddJob::default() }).await?;
-//! let job = client.wait("mail", &added.id, None).await?.job;
-//! println!("{:?}: {:?}", job.state, job.result);
-//! # Ok(()) }
-//! ```
-//!
-//! The client repeats a request that got no answer, or that the server cannot answer now, if repeating it is harmless:
-//! see each method. It does so after a backoff with jitter, for as long as [`Client::retry_for`] allows. A gateway that cuts requests
-//! while they wait for a job or an event only makes their waits shorter. Where several
-//! servers share a store, the client takes all of their URLs, and fails over to the next one when one does not answer.
-//! [`work`] is an external worker: it registers, pings, accepts jobs, runs them, and reports the end of each run until
-//! the server acknowledges it.
+#![doc = include_str!("../README.md")]
 
 mod backoff;
 mod bulk;

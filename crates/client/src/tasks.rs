@@ -23,32 +23,6 @@ use crate::{AddJob, Client, Error, LockError, LogLines, Outcome, Result, Run, Ru
 const NO_OPTIONS: &str = "{}";
 
 /// A task of a type: its name, what its jobs get, and what they result in. Programs that add jobs and workers share it as a constant.
-///
-/// ```no_run
-/// use std::time::Duration;
-/// use turnwise_client::protocol::TaskTerms;
-/// use turnwise_client::{CancellationToken, Client, Task, TaskError, Worker, WorkerOptions};
-///
-/// #[derive(serde::Serialize, serde::Deserialize)]
-/// struct Mail { to: String }
-///
-/// const SEND: Task<Mail, String> = Task::new("mail", "send");
-///
-/// # async fn example() -> Result<(), turnwise_client::Error> {
-/// let client = Client::new("http://127.0.0.1:7984")?;
-/// let worker = Worker::new(WorkerOptions { slots: 8, ..WorkerOptions::new("mail") })
-///     .terms(SEND, TaskTerms { max_attempts: Some(3), ..TaskTerms::default() })
-///     .task(SEND, async |run, mail| match mail.to.contains('@') {
-///         true => Ok(format!("sent to {} in attempt {}", mail.to, run.job.attempt)),
-///         false => Err(TaskError::failed(format!("{} is no address", mail.to))),
-///     });
-/// let stop = CancellationToken::new();
-/// let working = worker.run(&client, stop.clone());
-/// let sent = async { SEND.add(&client, &Mail { to: "jan@example.org".into() }).await?.result().await };
-/// # let _ =
-/// tokio::join!(working, sent);
-/// # Ok(()) }
-/// ```
 pub struct Task<I, O> {
     job_type: &'static str,
     name: &'static str,

@@ -3,4 +3,5 @@
 
 mod common;
 mod requests;
+mod tasks;
 mod worker;

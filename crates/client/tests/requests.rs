@@ -74,9 +74,7 @@ async fn a_request_that_could_run_a_job_twice_is_not_repeated() {
 #[tokio::test]
 async fn a_refusal_is_returned_and_not_retried() {
     let mut fake = Fake::start().await;
-    for (status, code) in
-        [(400, "bad_request"), (404, "not_found"), (413, "too_large"), (500, "internal_server_error")]
-    {
+    for (status, code) in [(400, "bad_request"), (404, "not_found"), (413, "too_large")] {
         let client = fake.client();
         let asking = tokio::spawn(async move { client.get("mail", "a b/c").await });
         let request = fake.next().await;
@@ -87,6 +85,23 @@ async fn a_refusal_is_returned_and_not_retried() {
         assert_eq!(error.to_string(), format!("{code}: because (do otherwise)"));
         assert!(fake.is_idle());
     }
+}
+
+#[tokio::test]
+async fn an_internal_error_of_the_server_is_not_final_where_a_repetition_is_harmless() {
+    let mut fake = Fake::start().await;
+    let client = fake.client();
+    let asking = tokio::spawn(async move { client.get("mail", "a").await });
+    fake.next().await.refuse(500, "internal_server_error");
+    fake.next().await.answer(200, &job("a", "completed"));
+    assert_eq!(asking.await.unwrap().unwrap().id, "a");
+
+    // It may have fired.
+    let client = fake.client();
+    let firing = tokio::spawn(async move { client.fire_schedule("nightly").await });
+    fake.next().await.refuse(500, "internal_server_error");
+    assert_eq!(firing.await.unwrap().unwrap_err().code(), Some("internal_server_error"));
+    assert!(fake.is_idle());
 }
 
 #[tokio::test]

@@ -320,6 +320,21 @@ async fn an_end_that_the_server_refuses_does_not_affect_the_ends_sent_with_it() 
 }
 
 #[tokio::test]
+async fn an_end_that_the_server_cannot_record_now_is_sent_again() {
+    let mut fake = Fake::start().await;
+    let mut worker = Worker::start(&fake, 1);
+    register(&mut fake, "w", HOUR_MS).await;
+    give(fake.expect("/accept").await, &[("a", 1, "complete")]);
+    worker.started().await;
+    let finish = json!({ "finish": [{ "id": "a", "claim": 1, "result": { "attempt": 1 } }] });
+    for code in ["internal_server_error", "service_unavailable", "unknown_outcome"] {
+        acknowledge(expect_ends(&mut fake, &finish).await, &refused(1, code), &[]);
+    }
+    expect_ends(&mut fake, &finish).await.refuse(500, "internal_server_error");
+    acknowledge(expect_ends(&mut fake, &finish).await, &recorded(1, "completed"), &[]);
+}
+
+#[tokio::test]
 async fn locks_are_requested_until_they_are_held_or_refused() {
     const LOCKS: &str = "/w/jobs/a%20b/locks";
     let mut fake = Fake::start().await;
@@ -452,6 +467,15 @@ async fn a_worker_that_stops_gives_back_what_runs_and_leaves() {
     let accept = fake.expect("/accept").await;
     worker.stop.cancel();
     accept.given_up().await;
+    // Jobs that were on their way are given back at once, and not when the worker leaves.
+    let again = fake.expect("/accept").await;
+    assert_eq!(again.body, json!({ "received": 1, "limit": 1, "wait_ms": 0 }));
+    give(again, &[("b", 2, "complete"), ("c", 3, "complete")]);
+    let undelivered = json!({ "release": [{ "id": "b", "claim": 2 }, { "id": "c", "claim": 3 }] });
+    acknowledge(expect_ends(&mut fake, &undelivered).await, &json!([]), &[]);
+    let again = fake.expect("/accept").await;
+    assert_eq!(again.body["received"], 3);
+    give(again, &[]);
     let release = json!({ "release": [{ "id": "a", "claim": 1 }] });
     expect_ends(&mut fake, &release).await.lose();
     acknowledge(expect_ends(&mut fake, &release).await, &recorded(1, "pending"), &[]);

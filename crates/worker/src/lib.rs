@@ -28,7 +28,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! `examples/embedded.rs` is the complete program. A job type needs its own [`JobHandler`] only if it writes rows in
+//! The crate `turnwise` makes this a program in a few lines. A job type needs its own [`JobHandler`] only if it writes rows in
 //! the transaction that ends a job.
 
 mod accounts;

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use reqwest::Method;
+use serde::de::IgnoredAny;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -33,7 +34,7 @@ use turnwise_protocol::names::{check_name, check_type};
 use turnwise_protocol::schedules::check_schedule_name;
 use turnwise_protocol::{
     Accept, Accepted, AcceptedJob, EndRuns, EndedRuns, Left, MAX_SLOTS, MAX_WAIT_MS, Mode, PutSchedule,
-    Register, Registered, ReleaseRun, Schedule, TaskTerms, codes,
+    Register, Registered, ReleaseRun, TaskTerms, codes,
 };
 
 use self::ends::Ends;
@@ -184,7 +185,7 @@ pub(crate) async fn put_schedule(
     name: &str,
     schedule: &PutSchedule,
     stop: &CancellationToken,
-) -> Result<Option<Schedule>> {
+) -> Result<Option<IgnoredAny>> {
     check_schedule_name(name)?;
     let request = Request::new(Method::PUT, &["schedules", name]).json(schedule)?;
     persist(client, &|| Ok(request.clone()), stop, is_fault).await.transpose()
