@@ -89,6 +89,7 @@ impl From<Error> for Failure {
                 anyhow!("no answer from {server}: is `turnwise serve` running there?\n{cause}"),
             ),
             error @ Error::Foreign { .. } => Failure::Code(NO_ANSWER, error.into()),
+            error @ Error::JobFailed(_) => Failure::Failed(error.into()),
         }
     }
 }

@@ -146,7 +146,10 @@ impl<O: DeserializeOwned> Handle<O> {
             return Err(Error::JobFailed(Box::new(job)));
         }
         let of_another_type = |problem: String| {
-            Error::Invalid(format!("the result of {}/{} is of another type: {problem}", self.job_type, self.id))
+            Error::Invalid(format!(
+                "the result of {}/{} is of another type: {problem}",
+                self.job_type, self.id
+            ))
         };
         let json = match (&job.result, job.result_bytes) {
             (Some(small), _) => small.get().as_bytes().to_vec(),

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use turnwise_client::protocol::TaskTerms;
 use turnwise_client::{
-    AddJob, CancellationToken, Client, Error, Outcome, Result, Run, Task, TaskError, Worker, WorkerOptions, work,
+    AddJob, CancellationToken, Client, Error, Outcome, Result, Run, Task, TaskError, Worker, WorkerOptions,
+    work,
 };
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -36,7 +37,8 @@ async fn send(run: Run, mail: Mail) -> Result<String, TaskError> {
 }
 
 fn worker() -> Worker {
-    let options = WorkerOptions { slots: 2, report_interval: Duration::from_secs(3600), ..WorkerOptions::new("mail") };
+    let options =
+        WorkerOptions { slots: 2, report_interval: Duration::from_secs(3600), ..WorkerOptions::new("mail") };
     Worker::new(options)
         .task(SEND, send)
         .task(CLEAN, async |_, ()| Ok(3))
@@ -51,14 +53,18 @@ async fn registered(fake: &mut Fake) -> tokio::task::JoinHandle<Result<()>> {
     let schedule = fake.next().await;
     assert_eq!((schedule.method.as_str(), schedule.path.as_str()), ("PUT", "/v1/schedules/mail.clean"));
     assert_eq!(schedule.body["when"], json!({ "cron": "30 2 * * *", "zone": "Europe/Berlin" }));
-    assert_eq!((&schedule.body["job"]["type"], &schedule.body["job"]["task"]), (&json!("mail"), &json!("clean")));
+    assert_eq!(
+        (&schedule.body["job"]["type"], &schedule.body["job"]["task"]),
+        (&json!("mail"), &json!("clean"))
+    );
     assert_eq!(schedule.body["job"].get("options"), None);
     schedule.refuse(500, "internal_server_error");
     fake.next().await.answer(200, &json!({}));
     let register = fake.expect("/v1/workers/mail").await;
     assert_eq!(register.body["tasks"], json!(["clean", "send"]));
     assert_eq!(register.body["task_terms"], json!({ "send": { "max_attempts": 3 } }));
-    register.answer(201, &json!({ "worker": "w", "ping_interval_ms": HOUR_MS, "health_timeout_ms": HOUR_MS }));
+    register
+        .answer(201, &json!({ "worker": "w", "ping_interval_ms": HOUR_MS, "health_timeout_ms": HOUR_MS }));
     working
 }
 
@@ -90,7 +96,8 @@ async fn end_of(fake: &mut Fake, job: Value) -> Value {
                     request.answer(200, &json!({ "jobs": [] }));
                     continue;
                 };
-                request.answer(200, &json!({ "ended": [{ "claim": claim, "state": "completed" }], "jobs": [] }));
+                request
+                    .answer(200, &json!({ "ended": [{ "claim": claim, "state": "completed" }], "jobs": [] }));
                 return end;
             }
             _ => request.answer(200, &json!({ "cancel": [] })),
@@ -108,7 +115,10 @@ async fn what_a_task_returns_is_the_end_of_its_job() {
     let end = end_of(&mut fake, job(2, "clean", json!({}), None)).await;
     assert_eq!(end["finish"][0]["result"], 3);
     let end = end_of(&mut fake, job(3, "send", to("nobody"), None)).await;
-    assert_eq!((&end["fail"][0]["reason"], &end["fail"][0]["retry"]), (&json!("nobody is no one"), &json!(false)));
+    assert_eq!(
+        (&end["fail"][0]["reason"], &end["fail"][0]["retry"]),
+        (&json!("nobody is no one"), &json!(false))
+    );
     let end = end_of(&mut fake, job(4, "send", json!({ "from": "a" }), None)).await;
     assert_eq!((&end["fail"][0]["class"], &end["fail"][0]["retry"]), (&json!("BadOptions"), &json!(false)));
     let end = end_of(&mut fake, job(5, "send", to("number"), None)).await;
@@ -202,14 +212,17 @@ async fn heartbeats_go_on_while_a_handler_blocks_and_stop_when_it_hangs() {
     for (health_timeout_ms, stops) in [(HOUR_MS, false), (300, true)] {
         let mut fake = Fake::start().await;
         let unblock = start_blocked(&fake.url);
-        let intervals = json!({ "worker": "w", "ping_interval_ms": 50, "health_timeout_ms": health_timeout_ms });
+        let intervals =
+            json!({ "worker": "w", "ping_interval_ms": 50, "health_timeout_ms": health_timeout_ms });
         fake.expect("/v1/workers/mail").await.answer(201, &intervals);
         let given = job(1, "send", json!({}), None);
         fake.expect("/accept").await.answer(200, &json!({ "jobs": [given] }));
         // Several, for the first ones may have been on their way; or none for far longer than the interval.
         for sent in 0.. {
             assert!(sent < 1_000, "heartbeats go on although the handler hangs");
-            match tokio::time::timeout(if stops { Duration::from_secs(2) } else { PATIENCE }, fake.next()).await {
+            match tokio::time::timeout(if stops { Duration::from_secs(2) } else { PATIENCE }, fake.next())
+                .await
+            {
                 Ok(ping) if ping.path.ends_with("/ping") => ping.answer(200, &json!({ "cancel": [] })),
                 Ok(other) => panic!("{other:?}"),
                 Err(_) if stops => break,

@@ -621,8 +621,11 @@ async fn a_worker_that_drains_finishes_its_job_takes_no_more_and_leaves() {
     worker.started().await;
     let accept = fake.expect("/accept").await;
     fake.expect("/ping").await.answer(200, &json!({ "cancel": [], "mode": "drain" }));
-    // The request that waits for jobs is given up, and there is no other one.
+    // The request that waits for jobs is given up, and none is on its way.
     accept.given_up().await;
+    let again = fake.expect("/accept").await;
+    assert_eq!(again.body["wait_ms"], 0);
+    give(again, &[]);
     fake.expect("/ping").await.answer(200, &json!({ "cancel": [1], "mode": "drain" }));
     let release = json!({ "release": [{ "id": "a", "claim": 1 }] });
     acknowledge(expect_ends(&mut fake, &release).await, &recorded(1, "cancelled"), &[]);

@@ -58,7 +58,9 @@ pub struct When {
 impl From<&str> for When {
     fn from(text: &str) -> When {
         let (cron, zone) = match text.trim().rsplit_once(' ') {
-            Some((cron, zone)) if zone == "UTC" || zone.starts_with(char::is_alphabetic) && zone.contains('/') => {
+            Some((cron, zone))
+                if zone == "UTC" || zone.starts_with(char::is_alphabetic) && zone.contains('/') =>
+            {
                 (cron.trim(), Some(zone.to_owned()))
             }
             _ => (text.trim(), None),

@@ -26,6 +26,7 @@ use turnwise_worker::{
 pub use error::{Error, Result};
 pub use task::TaskError;
 pub use turnwise_calendar::When;
+pub use turnwise_policy as policy;
 pub use turnwise_queue::{self as queue, Job, NewJob};
 pub use turnwise_store as store;
 pub use turnwise_worker::{self as worker, JobContext};
@@ -181,7 +182,8 @@ impl Node {
         loop {
             let tx = self.store.begin().await?;
             let seen = tx.get(&key).await?;
-            let job = jobs::get(&tx, &self.keys, job_type, id).await?.ok_or(turnwise_queue::Error::NotFound)?;
+            let job =
+                jobs::get(&tx, &self.keys, job_type, id).await?.ok_or(turnwise_queue::Error::NotFound)?;
             match job.state() {
                 State::Completed => {
                     return match output::result(&tx, &self.keys, &job).await? {

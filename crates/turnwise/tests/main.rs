@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use turnwise::policy::backoff::OnLost;
 use turnwise::queue::{State, jobs};
 use turnwise::{Error, NewJob, Node, TaskError, When};
 
@@ -10,8 +11,17 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// Far more than anything here takes: only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Starts a node. One that was dropped may use the folder for a moment.
 async fn start(folder: &tempfile::TempDir, retention: Duration) -> Node {
-    Node::start(folder.path(), retention).await.unwrap()
+    let starting = async {
+        loop {
+            match Node::start(folder.path(), retention).await {
+                Ok(node) => return node,
+                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, starting).await.expect("the folder stays in use")
 }
 
 #[tokio::test]
@@ -24,17 +34,19 @@ async fn a_job_survives_the_process_that_ran_it() {
         std::future::pending::<Result<(), TaskError>>()
     };
     node.work("sum", 1, hang).await.unwrap();
-    let id = node.add("sum", &7).await.unwrap();
+    let mut new = NewJob::new("sum", "a", serde_json::value::to_raw_value(&7).unwrap());
+    // It does not wait for a backoff.
+    new.spec.retry.on_lost = Some(OnLost::Requeue);
+    node.add_job(&new).await.unwrap();
     assert_eq!(started.recv().await, Some(7));
     // Like a crash: nothing is given back.
     drop(node);
 
     let node = start(&folder, DAY).await;
     node.work("sum", 1, async |_, number: u32| Ok(number + 1)).await.unwrap();
-    assert_eq!(node.result::<u32>("sum", &id).await.unwrap(), 8);
-    assert!(matches!(node.result::<String>("sum", &id).await, Err(Error::Invalid(_))));
-    let again = NewJob::new("sum", &id, serde_json::value::to_raw_value(&1).unwrap());
-    assert_eq!(node.add_job(&again).await.unwrap(), jobs::Added::AlreadyThere);
+    assert_eq!(node.result::<u32>("sum", "a").await.unwrap(), 8);
+    assert!(matches!(node.result::<String>("sum", "a").await, Err(Error::Invalid(_))));
+    assert_eq!(node.add_job(&new).await.unwrap(), jobs::Added::AlreadyThere);
     let wrong = node.add("sum", "seven").await.unwrap();
     let error = node.result::<u32>("sum", &wrong).await.unwrap_err();
     assert!(matches!(&error, Error::JobFailed(job) if job.state() == State::Failed), "{error}");

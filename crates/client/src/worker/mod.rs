@@ -307,8 +307,11 @@ impl Member {
         self.shared.ends.set_carried(false);
         if accepted.is_ok() && !self.shared.expired.is_cancelled() && self.shared.asking.load(Relaxed) {
             let returned = tokio::time::timeout(RETURN_TIMEOUT, self.return_undelivered()).await;
-            if let Ok(Err(error)) | Err(error) = returned.map_err(|_| Error::Invalid("no answer".to_owned())) {
-                tracing::debug!("jobs that may have been on their way stay claimed until the worker leaves: {error}");
+            if let Ok(Err(error)) | Err(error) = returned.map_err(|_| Error::Invalid("no answer".to_owned()))
+            {
+                tracing::debug!(
+                    "jobs that may have been on their way stay claimed until the worker leaves: {error}"
+                );
             }
         }
         if accepted.is_ok() && self.shared.draining.is_cancelled() {

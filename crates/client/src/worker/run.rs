@@ -14,14 +14,13 @@ use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_protocol::{
-    AcceptedJob, Answer, FailRun, FinishRun, LogLevel, MAX_LOG_LINES, MAX_REASON_BYTES,
-    MAX_RESULT_BYTES, MAX_TIMEOUT_MS, MAX_TRACE_BYTES, NewLogLine, ReleaseRun, SnoozeRun, Update, Updated,
-    json,
+    AcceptedJob, Answer, FailRun, FinishRun, LogLevel, MAX_LOG_LINES, MAX_REASON_BYTES, MAX_RESULT_BYTES,
+    MAX_TIMEOUT_MS, MAX_TRACE_BYTES, NewLogLine, ReleaseRun, SnoozeRun, Update, Updated, json,
 };
 
 use super::ends::RunEnd;
-use super::{Shared, is_retryable};
 use super::step::Info;
+use super::{Shared, is_retryable};
 use crate::client::{Repeat, Request};
 use crate::output::JobResult;
 use crate::{Client, Result};
@@ -322,18 +321,8 @@ impl Supervisor {
             log: log.clone(),
             asks: asks.clone(),
         };
-        let supervisor = Supervisor {
-            shared,
-            id,
-            claim,
-            stop,
-            reports,
-            updating,
-            log,
-            asks,
-            timeout,
-            heartbeat_timeout,
-        };
+        let supervisor =
+            Supervisor { shared, id, claim, stop, reports, updating, log, asks, timeout, heartbeat_timeout };
         (supervisor, run)
     }
 
@@ -538,7 +527,8 @@ impl Supervisor {
         info: Option<Box<RawValue>>,
     ) -> RunEnd {
         let (id, claim, log) = (self.id.clone(), self.claim, self.log.take());
-        let (media_type, data) = data.map(|data| (data.media_type, BASE64_STANDARD.encode(&data.bytes))).unzip();
+        let (media_type, data) =
+            data.map(|data| (data.media_type, BASE64_STANDARD.encode(&data.bytes))).unzip();
         RunEnd::Finish(FinishRun { id, claim, result, data, media_type, info, log })
     }
 
