@@ -15,7 +15,7 @@ use turnwise_protocol::{
     ReleaseRun, SnoozeRun,
 };
 
-use super::{Shared, is_fault, is_retryable};
+use super::shared::{Shared, is_fault, is_retryable};
 use crate::{Error, Result};
 
 /// The size of the ends in one request, in bytes, beyond which the others wait for the next one.

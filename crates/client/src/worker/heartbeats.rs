@@ -12,7 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
 use turnwise_protocol::Pinged;
 
-use super::Shared;
+use super::shared::Shared;
 use crate::{Client, Error, Result};
 
 /// How often the runtime shows at least that it does not hang.

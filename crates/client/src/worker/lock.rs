@@ -5,7 +5,8 @@ use std::time::Duration;
 use reqwest::Method;
 use turnwise_protocol::{AskLocks, AskedLocks, LockState, Unlocked, WantedLock, codes};
 
-use super::{Outcome, Run, is_retryable, persist};
+use super::shared::{is_retryable, persist};
+use super::{Outcome, Run};
 use crate::client::Request;
 use crate::{Error, Result};
 

@@ -13,14 +13,15 @@
 
 mod ends;
 mod heartbeats;
+mod info;
 mod input;
 mod lock;
 mod run;
+mod shared;
 mod step;
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -30,11 +31,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use turnwise_protocol::names::{check_name, check_type};
 use turnwise_protocol::schedules::check_schedule_name;
 use turnwise_protocol::{
-    Accept, Accepted, AcceptedJob, EndRuns, EndedRuns, Left, MAX_SLOTS, MAX_WAIT_MS, Mode, PutSchedule,
-    Register, Registered, ReleaseRun, TaskTerms, codes,
+    Accept, Accepted, AcceptedJob, EndRuns, EndedRuns, Left, MAX_WAIT_MS, PutSchedule, Register, Registered,
+    ReleaseRun,
 };
 
 use self::ends::Ends;
@@ -42,6 +42,8 @@ use self::heartbeats::Heartbeats;
 pub use self::lock::LockError;
 use self::run::Supervisor;
 pub use self::run::{Outcome, Run, RunError};
+pub use self::shared::WorkerOptions;
+use self::shared::{Shared, is_fault, is_retryable, persist};
 use crate::client::Request;
 use crate::jobs::SHORTEST_WAIT;
 use crate::waits::is_cut;
@@ -53,61 +55,6 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(3);
 const RETURN_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a stopping worker waits for the acknowledgement of its runs' ends, beyond twice the grace period.
 const STOP_MARGIN: Duration = Duration::from_secs(5);
-
-/// A worker's settings.
-#[derive(Debug, Clone)]
-pub struct WorkerOptions {
-    /// The type of the jobs.
-    pub job_type: String,
-    /// A display name, at most 128 bytes.
-    pub name: Option<String>,
-    /// The number of jobs that may run at the same time; 1 to 1,000.
-    pub slots: usize,
-    /// The tasks that it knows; `None` gets all jobs of the type.
-    pub tasks: Option<Vec<String>>,
-    /// The most jobs of some of these tasks that may run at the same time.
-    pub task_slots: BTreeMap<String, usize>,
-    /// What holds for the jobs of some of these tasks from now on, in place of what is stated for their type.
-    pub task_terms: BTreeMap<String, TaskTerms>,
-    /// How long one request for jobs waits on the server.
-    pub accept_wait: Duration,
-    /// The shortest time between two reports of a run.
-    pub report_interval: Duration,
-    /// How long running jobs may go on after the worker was asked to stop. It accepts no more jobs meanwhile. What still runs then is
-    /// stopped.
-    pub drain: Duration,
-    /// How long a run may take to stop before the worker aborts it.
-    pub stop_grace: Duration,
-}
-
-impl WorkerOptions {
-    /// Settings for jobs of this type, one at a time.
-    pub fn new(job_type: impl Into<String>) -> Self {
-        WorkerOptions {
-            job_type: job_type.into(),
-            name: None,
-            slots: 1,
-            tasks: None,
-            task_slots: BTreeMap::new(),
-            task_terms: BTreeMap::new(),
-            accept_wait: Duration::from_secs(30),
-            report_interval: Duration::from_secs(1),
-            drain: Duration::ZERO,
-            stop_grace: Duration::from_secs(10),
-        }
-    }
-
-    fn check(&self) -> Result<()> {
-        check_type(&self.job_type)?;
-        if let Some(name) = &self.name {
-            check_name("name", name)?;
-        }
-        match self.slots {
-            1..=MAX_SLOTS => Ok(()),
-            _ => Err(Error::Invalid(format!("slots: must be from 1 to {MAX_SLOTS}"))),
-        }
-    }
-}
 
 /// Runs jobs with `handler`, up to `slots` at a time, until `stop` is cancelled. It then lets the running jobs end for the time of `drain`,
 /// stops those that still run, gives them back, and unregisters the worker. While the server does not answer, the worker retries. If an
@@ -189,89 +136,6 @@ pub(crate) async fn put_schedule(
     check_schedule_name(name)?;
     let request = Request::new(Method::PUT, &["schedules", name]).json(schedule)?;
     persist(client, &|| Ok(request.clone()), stop, is_fault).await.transpose()
-}
-
-/// Whether the error is a fault of the server that may pass, and does not decide about the request.
-fn is_fault(error: &Error) -> bool {
-    error.may_pass() || error.code() == Some(codes::SUPERSEDED)
-}
-
-/// Whether a registered worker retries after this error: a fault, or an answer from a proxy in front of the server.
-fn is_retryable(error: &Error) -> bool {
-    is_fault(error) || matches!(error, Error::Foreign { .. })
-}
-
-/// Repeats a request until there is an answer; `None` once `gone` is cancelled. Each attempt has a request of its own, because it may wait
-/// for less than the one before.
-async fn persist<T: serde::de::DeserializeOwned>(
-    client: &Client,
-    request: &(dyn Fn() -> Result<Request> + Sync),
-    gone: &CancellationToken,
-    again: fn(&Error) -> bool,
-) -> Option<Result<T>> {
-    let asking = async {
-        let mut backoff = client.backoff();
-        loop {
-            let request = request()?;
-            let asked = Instant::now();
-            match client.once(&request).await {
-                Err(error) if is_cut(request.wait, asked.elapsed(), &error) => {}
-                Err(error) if again(&error) => {
-                    if backoff.attempts() == 0 {
-                        tracing::warn!("retrying until the server answers: {error}");
-                    }
-                    tokio::time::sleep(backoff.next()).await;
-                }
-                answer => return answer,
-            }
-        }
-    };
-    gone.run_until_cancelled(asking).await
-}
-
-/// The state that all parts of a registered worker share.
-struct Shared {
-    client: Client,
-    options: Arc<WorkerOptions>,
-    id: String,
-    /// Cancelled when the server reports that this worker is no longer registered.
-    expired: CancellationToken,
-    /// Cancelled when the server reports that this worker drains.
-    draining: CancellationToken,
-    /// By claim: how to stop each run.
-    runs: Mutex<BTreeMap<u64, CancellationToken>>,
-    ends: Ends,
-    /// The highest claim that has arrived.
-    received: AtomicU64,
-    /// Whether a request for jobs has no answer.
-    asking: AtomicBool,
-}
-
-impl Shared {
-    fn request(&self, rest: &[&str]) -> Request {
-        let segments = [&["workers", &self.options.job_type, &self.id], rest].concat();
-        Request::new(Method::POST, &segments)
-    }
-
-    /// Follows the mode that the server reports. A quiet worker asks for jobs, and gets none. Draining cannot be undone: the
-    /// worker may have decided to leave.
-    fn follow(&self, mode: Mode) {
-        if mode == Mode::Drain {
-            self.draining.cancel();
-        }
-    }
-
-    /// Whether an error says that a run has lost its claim, as each run has when the worker has expired.
-    fn is_lost(&self, error: &Error) -> bool {
-        if error.is_expired() {
-            self.expired.cancel();
-        }
-        error.is_expired() || error.is_halt()
-    }
-
-    fn runs(&self) -> MutexGuard<'_, BTreeMap<u64, CancellationToken>> {
-        self.runs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[derive(PartialEq, Eq)]

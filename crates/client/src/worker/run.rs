@@ -19,8 +19,8 @@ use turnwise_protocol::{
 };
 
 use super::ends::RunEnd;
-use super::step::Info;
-use super::{Shared, is_retryable};
+use super::info::{Info, too_large};
+use super::shared::{Shared, is_retryable};
 use crate::client::{Repeat, Request};
 use crate::output::JobResult;
 use crate::{Client, Result};
@@ -574,10 +574,6 @@ fn problem(result: &RawValue) -> Option<String> {
         let error = json::check_result(result).err()?;
         Some(format!("of {bytes} bytes is JSON that the server does not take: {error}"))
     })
-}
-
-pub(super) fn too_large(bytes: usize, most: usize) -> Option<String> {
-    (bytes > most).then(|| format!("has {bytes} bytes; at most {most} are allowed"))
 }
 
 /// Completes after this time; never if there is none.

@@ -1,49 +1,12 @@
 //! Parts of a run whose values are remembered: [`Run::step`].
 
-use std::collections::BTreeMap;
-
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use serde_json::value::{RawValue, to_raw_value};
-use turnwise_protocol::{Answer, MAX_INFO_BYTES, Update, Updated, json};
+use serde_json::value::to_raw_value;
+use turnwise_protocol::{Answer, Update, Updated};
 
-use super::run::too_large;
 use super::{LockError, Run};
 use crate::tasks::TaskError;
-
-/// What a run has reported: the last report, and the values of its steps, in the form that all clients share. Without steps, the report is all
-/// of it.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Info {
-    #[serde(rename = "$steps")]
-    steps: BTreeMap<String, Box<RawValue>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub report: Option<Box<RawValue>>,
-}
-
-impl Info {
-    /// What earlier runs have reported.
-    pub fn of(given: Option<&RawValue>) -> Info {
-        let Some(given) = given else { return Info::default() };
-        serde_json::from_str(given.get())
-            .unwrap_or_else(|_| Info { steps: BTreeMap::new(), report: Some(given.to_owned()) })
-    }
-
-    /// This as the server takes it, or why it does not. It would refuse the end of the run for it.
-    pub fn checked(&self) -> Result<Option<Box<RawValue>>, String> {
-        let json = match self.steps.is_empty() {
-            true => self.report.clone(),
-            false => Some(to_raw_value(self).map_err(|error| error.to_string())?),
-        };
-        if let Some(json) = &json {
-            if let Some(problem) = too_large(json.get().len(), MAX_INFO_BYTES) {
-                return Err(format!("it {problem}, with the values of steps"));
-            }
-            json::check_result(json).map_err(|error| error.to_string())?;
-        }
-        Ok(json)
-    }
-}
 
 impl Run {
     /// Runs a part of the job once: its value is stored with the job, and the next attempts get it without running the part.
