@@ -11,6 +11,6 @@ pub fn turnwise_binary() -> PathBuf {
     let test = std::env::current_exe().expect("a test program knows its path");
     // Test programs are in `deps`, binaries in the folder above.
     let binary = test.ancestors().nth(2).expect("a test program is in cargo's folder").join("turnwise");
-    assert!(binary.is_file(), "{} is missing: run `cargo build -p turnwise`", binary.display());
+    assert!(binary.is_file(), "{} is missing: run `cargo build -p turnwise-cli`", binary.display());
     binary
 }
