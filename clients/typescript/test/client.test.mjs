@@ -52,27 +52,6 @@ test("jobs of one request refer to each other, or none is added", async () => {
   await assert.rejects(client.job("graph", "c"), (error) => error.error === "not_found");
 });
 
-test("an add whose answer is lost adds one job", async () => {
-  const proxy = await Proxy.start(server.port);
-  let lost = 0;
-  proxy.fault = () => (lost++ < 2 ? "drop-answer" : undefined);
-  const handle = await new Client({ server: proxy.url }).add("lost", { n: 1 });
-  assert.equal(proxy.requests.length, 3);
-  assert.equal(JSON.parse(proxy.requests[0].answer).added, "queued");
-  assert.equal(handle.added.added, "exists");
-  assert.equal((await collect(client.jobs({ type: "lost" }))).length, 1);
-  await proxy.stop();
-});
-
-test("a removal whose answer is lost is a removal", async () => {
-  const proxy = await Proxy.start(server.port);
-  await client.add("lost", {}, { id: "removed" });
-  proxy.fault = () => (proxy.requests.length === 1 ? "drop-answer" : undefined);
-  assert.equal(await new Client({ server: proxy.url }).remove("lost", "removed"), true);
-  assert.equal(proxy.requests.length, 2);
-  await proxy.stop();
-});
-
 test("requests are not repeated for longer than retryFor, and not after a refusal", async () => {
   const began = performance.now();
   const nobody = new Client({ server: `http://127.0.0.1:${await freePort()}`, retryFor: 0.3 });
