@@ -10,14 +10,15 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from ._processes import ASKED, end_with_parent, supervise
 from .app import App
 from .client import Client
 from .errors import TurnwiseError
 from .outbox import Relay
-from .worker import Worker
+from .worker import STOP_WAIT_S, Worker
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -121,8 +122,26 @@ def work(workers: list[Worker], relays: Sequence[Relay] = (), *, second_at_once:
 
     before = {number: signal.signal(number, asked_to_stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        asyncio.run(all_of_them())
+        run(all_of_them())
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return asked
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Like `asyncio.run`, but coroutines that ignore that they are cancelled do not keep the process."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_until_complete(main)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=STOP_WAIT_S))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        asyncio.set_event_loop(None)
+        loop.close()

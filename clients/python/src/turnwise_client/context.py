@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import datetime
 import inspect
@@ -27,6 +28,8 @@ MAX_LINE_CHARS = 8000
 # Where the last report keeps the values of steps.
 STEPS = "$steps"
 LOCK_WAIT_S = 5.0
+# How often a step on the loop looks whether another report is still on its way.
+TURN_POLL_S = 0.01
 StopKind = Literal["cancel", "deadline", "stop", "lost"]
 
 current: contextvars.ContextVar[_Context | None] = contextvars.ContextVar("turnwise_context", default=None)
@@ -37,6 +40,8 @@ class RunState:
 
     def __init__(self, given: AcceptedJob) -> None:
         self.lock = threading.Lock()
+        # Held by each request with a report or a step's value, so that none overtakes a later one.
+        self.sending = threading.Lock()
         self.lines: list[dict[str, Any]] = []
         self.changed = False
         self.report = given.get("info")
@@ -227,7 +232,9 @@ class Context(_Context):
         """Runs a function once for the job: the value, as JSON has it, is stored with the job, and the next attempts get it without
         running the function. Values and the last report have at most 12 kB together."""
         if name not in self._state.steps:
-            self._transport.run(self._remember(name, dump(function())))
+            dumped = dump(function())
+            with self._state.sending:
+                self._transport.run(self._remember(name, dumped))
         value: T = self._state.steps[name]
         return value
 
@@ -263,7 +270,13 @@ class AsyncContext(_Context):
         running the function. Values and the last report have at most 12 kB together."""
         if name not in self._state.steps:
             value = function()
-            await self._transport.run(self._remember(name, dump(await value if inspect.isawaitable(value) else value)))
+            dumped = dump(await value if inspect.isawaitable(value) else value)
+            while not self._state.sending.acquire(blocking=False):
+                await asyncio.sleep(TURN_POLL_S)
+            try:
+                await self._transport.run(self._remember(name, dumped))
+            finally:
+                self._state.sending.release()
         stored: T = self._state.steps[name]
         return stored
 

@@ -472,6 +472,15 @@ class _Session:
                 await asyncio.gather(*(self._report(run) for run in runs[first : first + FLUSHES_AT_ONCE]))
 
     async def _report(self, run: Run) -> None:
+        # While a step's value is sent, the next turn takes the report.
+        if not run.state.sending.acquire(blocking=False):
+            return
+        try:
+            await self._send_report(run)
+        finally:
+            run.state.sending.release()
+
+    async def _send_report(self, run: Run) -> None:
         taken = run.state.take()
         if not taken:
             return
