@@ -150,7 +150,7 @@ def test_a_wait_that_a_gateway_cuts_makes_the_next_ones_shorter() -> None:
 
 def test_an_add_that_was_repeated_tells_what_became_of_the_first_one() -> None:
     core = Core("http://host", None, 10)
-    adding = _api.add(core, "type", {}, {})
+    adding = _api.add(core, _api.adding([("type", {}, {})]))
     assert isinstance(next(adding), Attempt)
     assert isinstance(adding.send(NoAnswer("http://host", "lost", maybe_sent=True)), Pause)
     assert isinstance(adding.send(None), Attempt)
