@@ -140,6 +140,11 @@ export class Task<I, R, P = I> {
   /** The job that `add` adds: for `Client.addMany`, groups and dependencies. */
   async job(input: I, terms: Omit<NewJob, "type" | "task" | "options"> = {}): Promise<NewJob> {
     if (this.options.input) await validate(this.options.input, input, `the input of ${this.name}`);
+    return this.stated(input, terms);
+  }
+
+  /** @internal The same for an input that is valid. */
+  stated(input: I, terms: Omit<NewJob, "type" | "task" | "options">): NewJob {
     return { ...this.#stated(input), ...terms, type: this.app.type, task: this.name, options: input === undefined ? {} : input };
   }
 

@@ -80,7 +80,7 @@ export class Client {
   async add<R = unknown>(type: string, options?: unknown, terms: AddTerms = {}, more: Cancellable = {}): Promise<Handle<R>> {
     const id = terms.id ?? newId();
     const body = { ...terms, id, ...(options === undefined ? {} : { options }) };
-    const idempotent = terms.id == null || terms.if_exists !== "again";
+    const idempotent = isIdempotent(terms);
     const added = await this.call<AddedJob>("POST", ["jobs", type], { body, idempotent, ...more });
     return new Handle<R>(this, added.type, added.id, added);
   }
@@ -92,7 +92,7 @@ export class Client {
   async addMany<R = unknown>(jobs: readonly NewJob[], terms: Omit<AddJobs, "jobs"> & Cancellable = {}): Promise<Handle<R>[]> {
     const { signal, ...others } = terms;
     const texts = jobs.map((job) => JSON.stringify({ ...job, id: job.id ?? newId() }));
-    const idempotent = jobs.every((job) => job.id == null || job.if_exists !== "again");
+    const idempotent = jobs.every(isIdempotent);
     const handles: Handle<R>[] = [];
     for (const part of terms.whole ? [texts] : parts(texts)) {
       const rest = JSON.stringify(others).slice(1);
@@ -352,8 +352,13 @@ function parts(texts: string[]): string[][] {
   return all;
 }
 
-/** 128 random bits. `crypto.randomUUID` is missing in pages without TLS. */
-function newId(): string {
+/** @internal Whether a job may be added again. One of these may end between two attempts, and would then run twice. */
+export function isIdempotent(job: Pick<NewJob, "if_exists" | "unique">): boolean {
+  return job.if_exists !== "again" && job.unique?.on_conflict !== "after";
+}
+
+/** @internal 128 random bits. `crypto.randomUUID` is missing in pages without TLS. */
+export function newId(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
