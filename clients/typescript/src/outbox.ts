@@ -5,7 +5,7 @@
 // row, and the server adds a job with one id once. The client for Python has the same table: the relay of either passes on all rows.
 import type { Task } from "./app.js";
 import { isIdempotent, newId, type AddTerms, type Client, type Handle } from "./client.js";
-import { TurnwiseError } from "./errors.js";
+import { TurnwiseError, milliseconds } from "./errors.js";
 import type { NewJob } from "./models.js";
 import { passed } from "./standard.js";
 import { sleep } from "./waits.js";
@@ -13,8 +13,6 @@ import { sleep } from "./waits.js";
 /** A request has at most so many jobs, and about so many characters of them. */
 const BATCH = 500;
 const BATCH_CHARS = 2 ** 20;
-/** Without a notification, the relay looks this often. */
-const LOOK_MS = 1_000;
 /** After an error that may pass, the relay waits, longer each time. */
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 30_000;
@@ -295,6 +293,8 @@ class PostgresqlRows implements Rows {
 export interface RelayOptions {
   /** How many rows it passes on with one request: 500 otherwise, and at most 1,000. */
   batch?: number | undefined;
+  /** How often it looks for rows without a notification, in seconds: 1 otherwise. */
+  poll?: number | undefined;
   /** Gets lines about what fails. They go to stderr otherwise. */
   say?: ((line: string) => void) | undefined;
 }
@@ -309,16 +309,18 @@ export class Relay {
   readonly #connect: () => SqliteConnection | PostgresqlClient;
   readonly #client: Client;
   readonly #batch: number;
+  readonly #pollMs: number;
   readonly #say: (line: string) => void;
   readonly #stopping = new AbortController();
   #open: Promise<Rows> | undefined;
 
   constructor(connect: () => SqliteConnection | PostgresqlClient, client: Client, options: RelayOptions = {}) {
-    const { batch = BATCH, say = (line) => console.error(`turnwise-outbox: ${line}`) } = options;
+    const { batch = BATCH, poll = 1, say = (line) => console.error(`turnwise-outbox: ${line}`) } = options;
     if (!(batch >= 1 && batch <= 1000)) throw new TypeError("a batch has 1 to 1000 jobs");
     this.#connect = connect;
     this.#client = client;
     this.#batch = batch;
+    this.#pollMs = milliseconds(poll);
     this.#say = say;
   }
 
@@ -346,7 +348,7 @@ export class Relay {
     let pause = FIRST_PAUSE_MS;
     while (!signal.aborted) {
       try {
-        if ((await this.step()) === 0) await (await this.#rows()).wait(LOOK_MS, signal);
+        if ((await this.step()) === 0) await (await this.#rows()).wait(this.#pollMs, signal);
         pause = FIRST_PAUSE_MS;
       } catch (error) {
         this.#say(`the outbox is not passed on: ${error instanceof Error ? error.message : error}; again in ${pause / 1000} s`);

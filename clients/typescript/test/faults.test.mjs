@@ -437,7 +437,7 @@ test("tokens: what they allow works, and what they do not is told without them",
 test("the command tells what is wrong with its arguments", async () => {
   const help = command("x", "x", { args: ["--help"] });
   assert.equal(await help.ended, 0);
-  assert.match(help.lines, /turnwise-worker MODULE/);
+  assert.match(help.lines, /turnwise-worker \[MODULE\]/);
   for (const args of [["--slots", "none"], ["another"], ["--bad"], ["--grace", ""]]) {
     const wrong = command("x", "x", { args });
     assert.equal(await wrong.ended, 2, args.join(" "));
