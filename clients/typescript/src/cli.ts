@@ -6,7 +6,7 @@ import process from "node:process";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
 import { App, Client, TurnwiseError } from "./index.js";
-import { Relay, type PostgresqlClient, type SqliteConnection } from "./outbox.js";
+import { Relay, type Connect } from "./outbox.js";
 import { Worker } from "./worker.js";
 
 const HELP = `turnwise-worker [MODULE] [options]: runs the jobs of the apps that a module exports
@@ -16,7 +16,8 @@ const HELP = `turnwise-worker [MODULE] [options]: runs the jobs of the apps that
   --grace SECONDS   how long SIGTERM and Ctrl-C wait for the jobs that run (20)
   --server URL      the server (TURNWISE_SERVER, or http://127.0.0.1:7984)
   --name NAME       a name for people
-  --outbox URL      pass on the jobs of this outbox, too (TURNWISE_OUTBOX): postgresql://… or sqlite:///file
+  --outbox URL      pass on the jobs of this outbox, too (TURNWISE_OUTBOX): postgresql://…, mysql://… or
+                    sqlite:///file
   --no-schedules    do not write the schedules of the tasks
   --help            this text
 
@@ -61,13 +62,17 @@ async function appsOf(module: string): Promise<App[]> {
 }
 
 /** What connects to the database of an outbox. */
-async function connector(url: string): Promise<() => SqliteConnection | PostgresqlClient> {
+async function connector(url: string): Promise<Connect> {
   if (/^postgres(ql)?:\/\//.test(url)) {
     const { default: pg } = await driver(() => import(pathToFileURL(packageOf("pg")).href), "an outbox in PostgreSQL needs pg: npm install pg");
     // A connection that the network has lost is noticed by its time limit.
     return () => new pg.Client({ connectionString: url, connectionTimeoutMillis: 10_000, query_timeout: 30_000, keepAlive: true });
   }
-  if (!url.startsWith("sqlite:///")) throw new Usage("an outbox is `postgresql://…` or `sqlite:///file`");
+  if (/^(mysql|mariadb):\/\//.test(url)) {
+    const { default: mysql } = await driver(() => import(pathToFileURL(packageOf("mysql2/promise")).href), "an outbox in MySQL needs mysql2: npm install mysql2");
+    return () => mysql.createConnection({ uri: url, connectTimeout: 10_000 });
+  }
+  if (!url.startsWith("sqlite:///")) throw new Usage("an outbox is `postgresql://…`, `mysql://…` or `sqlite:///file`");
   // The types of Node 20 do not have it.
   const sqlite: string = "node:sqlite";
   const { DatabaseSync } = await driver(() => import(sqlite), "an outbox in SQLite needs Node 22 or later");

@@ -19,8 +19,10 @@ const LONGEST_PAUSE_MS = 30_000;
 /** How long the relay waits while another connection writes to SQLite, and how often it looks. */
 const BUSY_MS = 30_000;
 const BUSY_LOOK_MS = 20;
-const PROBLEM_CHARS = 1_000;
+/** MySQL has no index of longer texts. */
+const PROBLEM_CHARS = 700;
 const CHANNEL = "turnwise_outbox";
+const INSERT = "INSERT INTO turnwise_outbox (job) VALUES (?)";
 
 export const SQLITE = `\
 CREATE TABLE IF NOT EXISTS turnwise_outbox (
@@ -39,6 +41,16 @@ CREATE TABLE IF NOT EXISTS turnwise_outbox (
     problem text
 );
 CREATE INDEX IF NOT EXISTS turnwise_outbox_waiting ON turnwise_outbox (id) WHERE problem IS NULL;
+`;
+/** MySQL has no indexes of some rows only: this one finds the rows without a problem. */
+export const MYSQL = `\
+CREATE TABLE IF NOT EXISTS turnwise_outbox (
+    id bigint NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    job longtext NOT NULL,
+    added_at timestamp(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6),
+    problem varchar(700),
+    INDEX turnwise_outbox_waiting (problem, id)
+) ENGINE = InnoDB CHARACTER SET utf8mb4;
 `;
 
 /** A connection to SQLite: `DatabaseSync` of `node:sqlite`, `Database` of `better-sqlite3` or of `bun:sqlite`. */
@@ -60,6 +72,19 @@ export interface PostgresqlClient extends PostgresqlConnection {
   on(event: "error" | "notification", listener: (...values: any[]) => void): unknown;
 }
 
+/** A connection to MySQL 8 or MariaDB 10.6 and later: one of `mysql2/promise`, of its own or from a pool. */
+export interface MysqlConnection {
+  query(sql: string, values?: any): Promise<[any, any]>;
+  beginTransaction(): Promise<unknown>;
+  end(): Promise<unknown>;
+  on(event: "error", listener: (...values: any[]) => void): unknown;
+}
+
+type AsyncConnection = PostgresqlConnection | MysqlConnection;
+type Connection = SqliteConnection | AsyncConnection;
+/** What a relay connects to: its own connection. */
+export type Connect = () => SqliteConnection | PostgresqlClient | Promise<PostgresqlClient | MysqlConnection>;
+
 export interface NotifyOption {
   /**
    * Whether a row in PostgreSQL notifies the relay: yes otherwise. Commits that notify wait for each other: with thousands of them per
@@ -73,8 +98,8 @@ export type OutboxTerms = Omit<AddTerms, "task"> & NotifyOption;
 
 /** Adds a job of a task with the transaction of this connection. With SQLite, no promise is returned: `BEGIN`, `add`, `COMMIT` are one turn. */
 export function add<I, R>(connection: SqliteConnection, task: Task<I, R, any>, input: NoInfer<I>, terms?: OutboxTerms): Handle<R>;
-export function add<I, R>(connection: PostgresqlConnection, task: Task<I, R, any>, input: NoInfer<I>, terms?: OutboxTerms): Promise<Handle<R>>;
-export function add(connection: SqliteConnection | PostgresqlConnection, task: Task<any, any, any>, input: unknown, terms: OutboxTerms = {}) {
+export function add<I, R>(connection: AsyncConnection, task: Task<I, R, any>, input: NoInfer<I>, terms?: OutboxTerms): Promise<Handle<R>>;
+export function add(connection: Connection, task: Task<any, any, any>, input: unknown, terms: OutboxTerms = {}) {
   const { notify, ...stated } = terms;
   const checked = task.options.input?.["~standard"].validate(input);
   const what = `the input of ${task.name}`;
@@ -92,15 +117,16 @@ export function add(connection: SqliteConnection | PostgresqlConnection, task: T
 
 /** Adds a job with the transaction of this connection: what `Client.addMany` takes, or `await task.job(…)`. Returns its id. */
 export function addJob(connection: SqliteConnection, job: NewJob): string;
-export function addJob(connection: PostgresqlConnection, job: NewJob, options?: NotifyOption): Promise<string>;
-export function addJob(connection: SqliteConnection | PostgresqlConnection, job: NewJob, { notify = true }: NotifyOption = {}): string | Promise<string> {
+export function addJob(connection: AsyncConnection, job: NewJob, options?: NotifyOption): Promise<string>;
+export function addJob(connection: Connection, job: NewJob, { notify = true }: NotifyOption = {}): string | Promise<string> {
   const { id, job: text } = row(job);
   if (isSqlite(connection)) {
-    connection.prepare("INSERT INTO turnwise_outbox (job) VALUES (?)").run(text);
+    connection.prepare(INSERT).run(text);
     return id;
   }
-  if ("totalCount" in connection) throw new TypeError("a pool has no transaction: pass the client that `pool.connect()` returns");
-  const insert = "INSERT INTO turnwise_outbox (job) VALUES ($1)";
+  if (isMysql(connection)) return connection.query(INSERT, [text]).then(() => id);
+  if ("totalCount" in connection || "getConnection" in connection) throw new TypeError("a pool has no transaction: pass one of its connections");
+  const insert = INSERT.replace("?", "$1");
   const sql = notify ? `WITH added AS (${insert}) SELECT pg_notify('${CHANNEL}', '')` : insert;
   return connection.query(sql, [text]).then(() => id);
 }
@@ -120,14 +146,21 @@ export function row(job: NewJob): { id: string; job: string } {
   return { id, job: JSON.stringify({ ...stated, id, ...start }) };
 }
 
-/** Creates the table of the outbox, unless it is there. A migration may instead have the text of `SQLITE` or `POSTGRESQL`. */
-export async function createTable(connection: SqliteConnection | PostgresqlConnection): Promise<void> {
+/**
+ * Creates the table of the outbox, unless it is there. A migration may instead have the text of `SQLITE`, `POSTGRESQL` or `MYSQL`. In MySQL,
+ * creating a table commits the transaction.
+ */
+export async function createTable(connection: Connection): Promise<void> {
   if (isSqlite(connection)) connection.exec(SQLITE);
-  else await connection.query(POSTGRESQL);
+  else await connection.query(isMysql(connection) ? MYSQL : POSTGRESQL);
 }
 
 function isSqlite(connection: object): connection is SqliteConnection {
   return "exec" in connection && "prepare" in connection;
+}
+
+function isMysql(connection: object): connection is MysqlConnection {
+  return "beginTransaction" in connection;
 }
 
 /** What is in an outbox. */
@@ -290,6 +323,56 @@ class PostgresqlRows implements Rows {
   }
 }
 
+class MysqlRows implements Rows {
+  readonly #connection: MysqlConnection;
+
+  constructor(connection: MysqlConnection) {
+    this.#connection = connection;
+    // Without a listener, a lost connection would end the process. The next query reports it.
+    connection.on("error", () => {});
+  }
+
+  static async open(connection: MysqlConnection): Promise<MysqlRows> {
+    const rows = new MysqlRows(connection);
+    // At another level, the locks of rows that are read keep the application from inserting rows behind them.
+    await connection.query("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
+    return rows;
+  }
+
+  async take(count: number): Promise<Row[]> {
+    // If this relay dies, the database gives its rows back.
+    await this.#connection.beginTransaction();
+    const sql = "SELECT id, job FROM turnwise_outbox WHERE problem IS NULL ORDER BY id LIMIT ? FOR UPDATE SKIP LOCKED";
+    return (await this.#connection.query(sql, [count]))[0];
+  }
+
+  async done(added: RowId[], problems: Map<RowId, string>): Promise<void> {
+    if (added.length > 0) await this.#connection.query("DELETE FROM turnwise_outbox WHERE id IN (?)", [added]);
+    for (const [id, problem] of problems) await this.#connection.query("UPDATE turnwise_outbox SET problem = ? WHERE id = ?", [problem, id]);
+    await this.#connection.query("COMMIT");
+  }
+
+  async giveBack(): Promise<void> {
+    // If the connection is lost, the rows are free already.
+    await this.#connection.query("ROLLBACK").catch(() => {});
+  }
+
+  async stats(): Promise<OutboxStats> {
+    const sql = `SELECT count(if(problem IS NULL, 1, NULL)) AS waiting, count(problem) AS refused,
+      coalesce(timestampdiff(microsecond, min(if(problem IS NULL, added_at, NULL)), current_timestamp(6)), 0) AS lag_us FROM turnwise_outbox`;
+    const [[{ waiting, refused, lag_us }]] = await this.#connection.query(sql);
+    return { waiting, lag: Math.max(lag_us / 1e6, 0), refused };
+  }
+
+  wait(ms: number, signal: AbortSignal): Promise<void> {
+    return sleep(ms, signal, true);
+  }
+
+  async close(): Promise<void> {
+    await this.#connection.end();
+  }
+}
+
 export interface RelayOptions {
   /** How many rows it passes on with one request: 500 otherwise, and at most 1,000. */
   batch?: number | undefined;
@@ -301,12 +384,12 @@ export interface RelayOptions {
 
 /**
  * Passes the rows of an outbox to the server. `connect` makes a connection to the database, which is the relay's own and which it closes:
- * `() => new pg.Client(url)`, `() => new DatabaseSync(file)`.
+ * `() => new pg.Client(url)`, `() => mysql.createConnection(url)`, `() => new DatabaseSync(file)`.
  *
  * A row that the server refuses stays, with the reason in its column `problem`, and holds up no other. Set the column to null to try again.
  */
 export class Relay {
-  readonly #connect: () => SqliteConnection | PostgresqlClient;
+  readonly #connect: Connect;
   readonly #client: Client;
   readonly #batch: number;
   readonly #pollMs: number;
@@ -314,7 +397,7 @@ export class Relay {
   readonly #stopping = new AbortController();
   #open: Promise<Rows> | undefined;
 
-  constructor(connect: () => SqliteConnection | PostgresqlClient, client: Client, options: RelayOptions = {}) {
+  constructor(connect: Connect, client: Client, options: RelayOptions = {}) {
     const { batch = BATCH, poll = 1, say = (line) => console.error(`turnwise-outbox: ${line}`) } = options;
     if (!(batch >= 1 && batch <= 1000)) throw new TypeError("a batch has 1 to 1000 jobs");
     this.#connect = connect;
@@ -408,8 +491,9 @@ export class Relay {
   }
 
   async #opened(): Promise<Rows> {
-    const connection = this.#connect();
-    return isSqlite(connection) ? new SqliteRows(connection) : PostgresqlRows.open(connection);
+    const connection = await this.#connect();
+    if (isSqlite(connection)) return new SqliteRows(connection);
+    return isMysql(connection) ? MysqlRows.open(connection) : PostgresqlRows.open(connection);
   }
 }
 

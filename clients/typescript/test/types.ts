@@ -1,5 +1,6 @@
 // Tests of types: `tsc` fails if a line below `@ts-expect-error` has no error.
 import type { Database } from "better-sqlite3";
+import type mysql from "mysql2/promise";
 import type pg from "pg";
 import { App, Client, type Handle, type StandardSchema } from "turnwise-client";
 import { Relay, add } from "turnwise-client/outbox";
@@ -55,8 +56,10 @@ void nothing.add(undefined);
 // The connection of each database is one, and the input of an outbox is that of the task.
 declare const client: pg.Client;
 declare const member: pg.PoolClient;
+declare const other: mysql.Connection;
+declare const another: mysql.PoolConnection;
 declare const sqlite: Database;
-const later: Promise<Handle<{ sum: number }>>[] = [add(client, sum, { numbers: [1] }), add(member, sum, { numbers: [1] }, { delay_ms: 5, notify: false })];
+const later: Promise<Handle<{ sum: number }>>[] = [add(client, sum, { numbers: [1] }), add(member, sum, { numbers: [1] }, { delay_ms: 5, notify: false }), add(other, sum, { numbers: [1] }), add(another, sum, { numbers: [1] })];
 const now: Handle<{ sum: number }> = add(sqlite, sum, { numbers: [1] });
 void [later, now];
 // @ts-expect-error: a wrong member
@@ -68,4 +71,5 @@ void add(client, sum, { numbers: [1] }, { delay: "5" });
 // @ts-expect-error: no connection
 void add({}, sum, { numbers: [1] });
 void new Relay(() => client, new Client());
+void new Relay(async () => other, new Client());
 void new Relay(() => sqlite, new Client(), { batch: 10 });
