@@ -2,7 +2,7 @@
 import type { Database } from "better-sqlite3";
 import type mysql from "mysql2/promise";
 import type pg from "pg";
-import { App, Client, type Handle, type StandardSchema } from "turnwise-client";
+import { App, Client, type Handle, type Middleware, type StandardSchema } from "turnwise-client";
 import { Relay, add } from "turnwise-client/outbox";
 
 type Equal<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
@@ -73,3 +73,13 @@ void add({}, sum, { numbers: [1] });
 void new Relay(() => client, new Client());
 void new Relay(async () => other, new Client());
 void new Relay(() => sqlite, new Client(), { batch: 10 });
+
+const timing: Middleware = {
+  async run(context, next) {
+    is<Equal<typeof context.attempt, number>>();
+    return next();
+  },
+};
+void new App({ type: "types", middleware: [timing] });
+// @ts-expect-error: a run has a result
+void new App({ type: "types", middleware: [{ run: () => {} }] });
