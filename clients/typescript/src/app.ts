@@ -1,6 +1,7 @@
 import { Client, type AddTerms, type Cancellable, type Handle } from "./client.js";
 import type { Context } from "./context.js";
 import { TurnwiseError, milliseconds } from "./errors.js";
+import type { Middleware } from "./middleware.js";
 import type { Backoff, Locks, NewJob, PutSchedule, TaskTerms, Unique } from "./models.js";
 import { validate, type InputOf, type OutputOf, type StandardSchema } from "./standard.js";
 
@@ -54,6 +55,8 @@ export interface AppOptions {
   type: string;
   /** The client that adds jobs. Otherwise one of the environment, made at its first use. */
   client?: Client;
+  /** What is done around the runs of its tasks, and around the adds of its client. A client that is stated here has middleware of its own. */
+  middleware?: readonly Middleware[];
 }
 
 const BRAND = Symbol.for("turnwise-client/App");
@@ -63,10 +66,12 @@ export class App {
   readonly type: string;
   readonly tasks: Map<string, Task<any, any, any>> = new Map();
   readonly [BRAND] = true;
+  readonly middleware: readonly Middleware[];
   #client: Client | undefined;
 
   constructor(options: AppOptions) {
     this.type = options.type;
+    this.middleware = options.middleware ?? [];
     this.#client = options.client;
   }
 
@@ -76,7 +81,7 @@ export class App {
   }
 
   get client(): Client {
-    this.#client ??= new Client();
+    this.#client ??= new Client({ middleware: this.middleware });
     return this.#client;
   }
 
@@ -147,6 +152,11 @@ export class Task<I, R, P = I> {
   /** The job that `add` adds: for `Client.addMany`, groups and dependencies. */
   async job(input: I, terms: Omit<NewJob, "type" | "task" | "options"> = {}): Promise<NewJob> {
     if (this.options.input) await validate(this.options.input, input, `the input of ${this.name}`);
+    return this.stated(input, terms);
+  }
+
+  /** @internal The same for an input that is valid. */
+  stated(input: I, terms: Omit<NewJob, "type" | "task" | "options">): NewJob {
     return { ...this.#stated(input), ...terms, type: this.app.type, task: this.name, options: input === undefined ? {} : input };
   }
 

@@ -6,15 +6,18 @@ import process from "node:process";
 import { pathToFileURL } from "node:url";
 import { parseArgs } from "node:util";
 import { App, Client, TurnwiseError } from "./index.js";
+import { Relay, type Connect } from "./outbox.js";
 import { Worker } from "./worker.js";
 
-const HELP = `turnwise-worker MODULE [options]: runs the jobs of the apps that a module exports
+const HELP = `turnwise-worker [MODULE] [options]: runs the jobs of the apps that a module exports
 
-  MODULE            a file, such as ./jobs.js, or the name of a package
+  MODULE            a file, such as ./jobs.js, or the name of a package. Not needed with --outbox
   --slots N         jobs that run at the same time, for each app (8)
   --grace SECONDS   how long SIGTERM and Ctrl-C wait for the jobs that run (20)
   --server URL      the server (TURNWISE_SERVER, or http://127.0.0.1:7984)
   --name NAME       a name for people
+  --outbox URL      pass on the jobs of this outbox, too (TURNWISE_OUTBOX): postgresql://…, mysql://… or
+                    sqlite:///file
   --no-schedules    do not write the schedules of the tasks
   --help            this text
 
@@ -34,6 +37,7 @@ function parse() {
         grace: { type: "string", default: "20" },
         server: { type: "string" },
         name: { type: "string" },
+        outbox: { type: "string" },
         "no-schedules": { type: "boolean", default: false },
         help: { type: "boolean", short: "h", default: false },
       },
@@ -43,13 +47,47 @@ function parse() {
   }
 }
 
+/** A package of the program that runs here. */
+function packageOf(name: string): string {
+  return createRequire(resolve("package.json")).resolve(name);
+}
+
 async function appsOf(module: string): Promise<App[]> {
   const file = resolve(module);
-  const found = existsSync(file) ? file : createRequire(resolve("package.json")).resolve(module);
+  const found = existsSync(file) ? file : packageOf(module);
   const exported: Record<string, unknown> = await import(pathToFileURL(found).href);
   const apps = new Set(Object.values(exported).filter(App.is));
   if (apps.size === 0) throw new Usage(`${module} exports no App`);
   return [...apps];
+}
+
+/** What connects to the database of an outbox. */
+async function connector(url: string): Promise<Connect> {
+  if (/^postgres(ql)?:\/\//.test(url)) {
+    const { default: pg } = await driver(() => import(pathToFileURL(packageOf("pg")).href), "an outbox in PostgreSQL needs pg: npm install pg");
+    // A connection that the network has lost is noticed by its time limit.
+    return () => new pg.Client({ connectionString: url, connectionTimeoutMillis: 10_000, query_timeout: 30_000, keepAlive: true });
+  }
+  if (/^(mysql|mariadb):\/\//.test(url)) {
+    const { default: mysql } = await driver(() => import(pathToFileURL(packageOf("mysql2/promise")).href), "an outbox in MySQL needs mysql2: npm install mysql2");
+    return () => mysql.createConnection({ uri: url, connectTimeout: 10_000 });
+  }
+  if (!url.startsWith("sqlite:///")) throw new Usage("an outbox is `postgresql://…`, `mysql://…` or `sqlite:///file`");
+  // The types of Node 20 do not have it.
+  const sqlite: string = "node:sqlite";
+  const { DatabaseSync } = await driver(() => import(sqlite), "an outbox in SQLite needs Node 22 or later");
+  const file = url.slice("sqlite:///".length);
+  return () => {
+    // It would be created.
+    if (!existsSync(file)) throw new Error(`there is no file ${file}`);
+    return new DatabaseSync(file);
+  };
+}
+
+async function driver<T>(load: () => Promise<T>, otherwise: string): Promise<T> {
+  return load().catch((error: Error) => {
+    throw new Usage(`${otherwise} (${error.message})`);
+  });
 }
 
 function number(text: string, name: string, least: number): number {
@@ -65,17 +103,20 @@ async function main(): Promise<void> {
     return;
   }
   const [module] = positionals;
-  if (module === undefined || positionals.length > 1) throw new Usage("name one module; --help shows the options");
+  const outbox = values.outbox ?? process.env["TURNWISE_OUTBOX"];
+  if (positionals.length > 1 || (module === undefined && !outbox)) throw new Usage("name one module, or --outbox; --help shows the options");
   const slots = number(values.slots, "slots", 1);
   const grace = number(values.grace, "grace", 0);
   const { server, name } = values;
   // A server that is named here precedes those of the apps' own clients.
   const client = server === undefined ? undefined : new Client({ server });
   const schedules = !values["no-schedules"];
-  const workers = (await appsOf(module)).map((app) => new Worker(app, { client, slots, grace, name, schedules }));
+  const apps = module === undefined ? [] : await appsOf(module);
+  const workers = apps.map((app) => new Worker(app, { client, slots, grace, name, schedules }));
+  const relays = outbox ? [new Relay(await connector(outbox), client ?? new Client())] : [];
 
   let signals = 0;
-  const stop = () => workers.forEach((worker) => worker.stop());
+  const stop = () => [...workers, ...relays].forEach((one) => one.stop());
   for (const [signal, code] of Object.entries(SIGNALS)) {
     process.on(signal, () => {
       signals += 1;
@@ -84,6 +125,7 @@ async function main(): Promise<void> {
       stop();
     });
   }
+  const passing = relays.map((relay) => relay.run());
   // An error ends all workers: the others give their jobs back first.
   const ends = await Promise.allSettled(
     workers.map((worker) =>
@@ -93,6 +135,9 @@ async function main(): Promise<void> {
       }),
     ),
   );
+  // A relay beside workers ends with them: they may be drained.
+  if (workers.length > 0) relays.forEach((relay) => relay.stop());
+  await Promise.all(passing);
   const failed = ends.find((end) => end.status === "rejected");
   if (failed) throw failed.reason;
 }

@@ -1,6 +1,7 @@
 import { JobFailed, TurnwiseError, milliseconds } from "./errors.js";
 import { Group, Schedule } from "./groups.js";
 import { Http, foreign, json, type Answer, type Request } from "./http.js";
+import { aroundAdd, type Middleware } from "./middleware.js";
 import type {
   AddJob, AddJobs, AddedJob, AddedJobs, Cancelled, EventPage, Group as GroupRecord, Groups, Job, JobEvent, Jobs, LogLine, LogPage, NewJob,
   Progress, Removed, Retried, Schedule as ScheduleRecord, Schedules, State, StreamEvent, WaitAnswer,
@@ -24,6 +25,8 @@ export interface ClientOptions {
   token?: string | undefined;
   /** How long requests are repeated, in seconds: 10 otherwise. Waits that are meant do not count. */
   retryFor?: number | undefined;
+  /** What is done around each request that adds jobs. */
+  middleware?: readonly Middleware[] | undefined;
 }
 
 export interface Cancellable {
@@ -64,8 +67,10 @@ export type JobUpdate =
 export class Client {
   /** @internal */
   readonly http: Http;
+  readonly #middleware: readonly Middleware[];
 
   constructor(options: ClientOptions = {}) {
+    this.#middleware = options.middleware ?? [];
     const server = options.server ?? environment("TURNWISE_SERVER") ?? DEFAULT_SERVER;
     const token = options.token ?? environment("TURNWISE_TOKEN");
     this.http = new Http({ server, token, retryForMs: milliseconds(options.retryFor ?? 10) });
@@ -78,11 +83,15 @@ export class Client {
 
   /** Adds a job. Without an `id`, it gets one from the client, so that a repeated request adds it once. */
   async add<R = unknown>(type: string, options?: unknown, terms: AddTerms = {}, more: Cancellable = {}): Promise<Handle<R>> {
-    const id = terms.id ?? newId();
-    const body = { ...terms, id, ...(options === undefined ? {} : { options }) };
-    const idempotent = terms.id == null || terms.if_exists !== "again";
-    const added = await this.call<AddedJob>("POST", ["jobs", type], { body, idempotent, ...more });
-    return new Handle<R>(this, added.type, added.id, added);
+    const job: NewJob = { ...terms, type, id: terms.id ?? newId(), ...(options === undefined ? {} : { options }) };
+    const adding = { jobs: [job], headers: {} };
+    let handle: Handle<R> | undefined;
+    await aroundAdd(this.#middleware, adding, async () => {
+      const [{ type, ...body }] = adding.jobs as [NewJob];
+      const added = await this.call<AddedJob>("POST", ["jobs", type], { body, headers: adding.headers, idempotent: isIdempotent(body), ...more });
+      handle = new Handle<R>(this, added.type, added.id, added);
+    });
+    return handle as unknown as Handle<R>;
   }
 
   /**
@@ -91,15 +100,18 @@ export class Client {
    */
   async addMany<R = unknown>(jobs: readonly NewJob[], terms: Omit<AddJobs, "jobs"> & Cancellable = {}): Promise<Handle<R>[]> {
     const { signal, ...others } = terms;
-    const texts = jobs.map((job) => JSON.stringify({ ...job, id: job.id ?? newId() }));
-    const idempotent = jobs.every((job) => job.id == null || job.if_exists !== "again");
+    const adding = { jobs: jobs.map((job) => ({ ...job, id: job.id ?? newId() })), headers: {} };
     const handles: Handle<R>[] = [];
-    for (const part of terms.whole ? [texts] : parts(texts)) {
-      const rest = JSON.stringify(others).slice(1);
-      const body = `{"jobs":[${part.join(",")}]${rest === "}" ? "" : ","}${rest}`;
-      const added = await this.call<AddedJobs>("POST", ["jobs"], { body, idempotent, signal });
-      for (const job of added.jobs) handles.push(new Handle<R>(this, job.type, job.id, job));
-    }
+    await aroundAdd(this.#middleware, adding, async () => {
+      const texts = adding.jobs.map((job) => JSON.stringify(job));
+      const idempotent = adding.jobs.every(isIdempotent);
+      for (const part of terms.whole ? [texts] : parts(texts)) {
+        const rest = JSON.stringify(others).slice(1);
+        const body = `{"jobs":[${part.join(",")}]${rest === "}" ? "" : ","}${rest}`;
+        const added = await this.call<AddedJobs>("POST", ["jobs"], { body, headers: adding.headers, idempotent, signal });
+        for (const job of added.jobs) handles.push(new Handle<R>(this, job.type, job.id, job));
+      }
+    });
     return handles;
   }
 
@@ -352,8 +364,13 @@ function parts(texts: string[]): string[][] {
   return all;
 }
 
-/** 128 random bits. `crypto.randomUUID` is missing in pages without TLS. */
-function newId(): string {
+/** @internal Whether a job may be added again. One of these may end between two attempts, and would then run twice. */
+export function isIdempotent(job: Pick<NewJob, "if_exists" | "unique">): boolean {
+  return job.if_exists !== "again" && job.unique?.on_conflict !== "after";
+}
+
+/** @internal 128 random bits. `crypto.randomUUID` is missing in pages without TLS. */
+export function newId(): string {
   return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 

@@ -4,6 +4,7 @@ import { value as answerValue } from "./client.js";
 import type { Context, LogLevel, Logger, RunLocks } from "./context.js";
 import { Fail, RetryAfter, RunStopped, Snooze, TurnwiseError, milliseconds, type StopCause } from "./errors.js";
 import { Http, base64, type Request } from "./http.js";
+import { aroundRun } from "./middleware.js";
 import type { AcceptedJob, AskedLocks, NewLogLine, Updated, WantedLock } from "./models.js";
 import { validate } from "./standard.js";
 
@@ -107,7 +108,8 @@ export class Run {
     const { input, output } = task.options;
     let options: unknown = this.given.options;
     if (input) options = await invalidFails(validate(input, options, "the input"), "InvalidInput");
-    const result = await task.fn(options, this.#context());
+    const context = this.#context();
+    const result = await aroundRun(this.#host.app.middleware, context, async () => task.fn(options, context));
     return output ? await invalidFails(validate(output, result, "the result"), "InvalidResult") : result;
   }
 

@@ -28,9 +28,13 @@ export type OutputOf<S extends StandardSchema> = NonNullable<S["~standard"]["typ
 /** How many problems a message shows. */
 const SHOWN_ISSUES = 5;
 
-/** Validates a value. The error names the places of the problems, and never the values. */
+/** Validates a value. */
 export async function validate<Output>(schema: StandardSchema<unknown, Output>, value: unknown, what: string): Promise<Output> {
-  const result = await schema["~standard"].validate(value);
+  return passed(await schema["~standard"].validate(value), what);
+}
+
+/** The value of a validation. The error names the places of the problems, and never the values. */
+export function passed<Output>(result: SchemaResult<Output>, what: string): Output {
   if (!result.issues) return result.value;
   const shown = result.issues.slice(0, SHOWN_ISSUES).map((issue) => {
     const path = (issue.path ?? []).map((part) => String(typeof part === "object" ? part.key : part)).join(".");

@@ -12,7 +12,7 @@ const command = (args) => spawnSync(process.execPath, [CLI, JOBS, ...args], { en
 test("the command tells what is wrong with its arguments", () => {
   const help = command(["--help"]);
   assert.equal(help.status, 0);
-  assert.match(help.stdout, /turnwise-worker MODULE/);
+  assert.match(help.stdout, /turnwise-worker \[MODULE\]/);
   for (const args of [["--slots", "none"], ["another"], ["--bad"], ["--grace", ""]]) {
     const wrong = command(args);
     assert.equal(wrong.status, 2, args.join(" "));

@@ -1,5 +1,9 @@
 // Tests of types: `tsc` fails if a line below `@ts-expect-error` has no error.
-import { App, type Handle, type StandardSchema } from "turnwise-client";
+import type { Database } from "better-sqlite3";
+import type mysql from "mysql2/promise";
+import type pg from "pg";
+import { App, Client, type Handle, type Middleware, type StandardSchema } from "turnwise-client";
+import { Relay, add } from "turnwise-client/outbox";
 
 type Equal<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
 const is = <T extends true>(): T | undefined => undefined;
@@ -48,3 +52,34 @@ const plain = app.task({ name: "plain", input: mail }, (input) => input.copies);
 is<Equal<ReturnType<typeof plain.add>, Promise<Handle<number>>>>();
 const nothing = app.task({ name: "nothing" }, () => "x");
 void nothing.add(undefined);
+
+// The connection of each database is one, and the input of an outbox is that of the task.
+declare const client: pg.Client;
+declare const member: pg.PoolClient;
+declare const other: mysql.Connection;
+declare const another: mysql.PoolConnection;
+declare const sqlite: Database;
+const later: Promise<Handle<{ sum: number }>>[] = [add(client, sum, { numbers: [1] }), add(member, sum, { numbers: [1] }, { delay_ms: 5, notify: false }), add(other, sum, { numbers: [1] }), add(another, sum, { numbers: [1] })];
+const now: Handle<{ sum: number }> = add(sqlite, sum, { numbers: [1] });
+void [later, now];
+// @ts-expect-error: a wrong member
+void add(client, sum, { numbers: ["1"] });
+// @ts-expect-error: not what the schema takes
+add(sqlite, send, { to: 7 });
+// @ts-expect-error: a wrong term
+void add(client, sum, { numbers: [1] }, { delay: "5" });
+// @ts-expect-error: no connection
+void add({}, sum, { numbers: [1] });
+void new Relay(() => client, new Client());
+void new Relay(async () => other, new Client());
+void new Relay(() => sqlite, new Client(), { batch: 10 });
+
+const timing: Middleware = {
+  async run(context, next) {
+    is<Equal<typeof context.attempt, number>>();
+    return next();
+  },
+};
+void new App({ type: "types", middleware: [timing] });
+// @ts-expect-error: a run has a result
+void new App({ type: "types", middleware: [{ run: () => {} }] });

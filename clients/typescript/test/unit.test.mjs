@@ -1,7 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { type } from "arktype";
 import { App, Client } from "turnwise-client";
+import * as v from "valibot";
+import { z } from "zod";
 import { SseParser } from "../dist/sse.js";
+import { validate } from "../dist/standard.js";
 import { Backoff, Waits, isCut } from "../dist/waits.js";
 import { Proxy, freePort, sleep } from "./server.mjs";
 
@@ -67,7 +71,7 @@ test("waits pass a gateway that cuts them", async () => {
   }).listen(port, "127.0.0.1");
   const proxy = await Proxy.start(port);
   proxy.server.on("request", (request) => setTimeout(() => request.socket.destroy(), 400).unref());
-  const job = await new Client({ server: proxy.url, retryFor: 0.1 }).wait("a", "b");
+  const job = await new Client({ server: proxy.url, retryFor: 5 }).wait("a", "b");
   assert.ok(job.wait >= 150 && job.wait < 300, String(job.wait));
   await proxy.stop();
   holds.close();
@@ -100,6 +104,22 @@ test("terms of tasks are stated in the server's units", () => {
   assert.deepEqual(when("0 0 9 * * MON"), { cron: "0 0 9 * * MON" });
   assert.deepEqual(when("0 9 * * * America/Argentina/Ushuaia"), { cron: "0 9 * * *", zone: "America/Argentina/Ushuaia" });
   assert.deepEqual(when({ when: { every_ms: 1000 }, overlap: "allow" }), { every_ms: 1000 });
+});
+
+test("schemas of zod, valibot and arktype validate inputs, and name the place of a problem", async () => {
+  const app = new App({ type: "t" });
+  const schemas = {
+    zod: z.object({ to: z.string(), copies: z.number().default(1) }),
+    valibot: v.object({ to: v.string(), copies: v.optional(v.number(), 1) }),
+    arktype: type({ to: "string", copies: "number = 1" }),
+  };
+  for (const [name, input] of Object.entries(schemas)) {
+    const task = app.task({ name, input }, () => {});
+    // The worker's validation adds what is left out.
+    assert.deepEqual((await task.job({ to: "a" })).options, { to: "a" });
+    assert.deepEqual(await validate(input, { to: "a" }, "it"), { to: "a", copies: 1 });
+    await assert.rejects(task.job({ to: 7 }), (error) => error.error === "invalid_input" && error.reason.startsWith(`the input of ${name} is not valid: to: `));
+  }
 });
 
 test("nothing runs on import, and no handler of signals is set", async () => {

@@ -207,6 +207,50 @@ test("inputs and results are validated by a Standard Schema, and a wrong one is 
   });
 });
 
+test("middleware is around adds and runs: it may change jobs, send headers, and see errors", async () => {
+  const seen = [];
+  const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  const named = (name) => ({
+    async add({ jobs, headers }, next) {
+      seen.push(`${name} adds ${jobs.length}`);
+      if (name === "inner") headers.traceparent = traceparent;
+      for (const job of jobs) job.tags = [...(job.tags ?? []), name];
+      await next();
+      seen.push(`${name} added`);
+    },
+    async run(context, next) {
+      seen.push(`${name} runs ${context.task}`);
+      try {
+        return `${name}(${await next()})`;
+      } catch (error) {
+        seen.push(`${name} saw ${error.message}`);
+        throw error;
+      }
+    },
+  });
+  const middleware = [named("outer"), {}, named("inner")];
+  const app = new App({ type: `type${(types += 1)}`, client: server.client({ middleware }), middleware });
+  const works = app.task({ name: "works" }, (_, context) => context.traceparent.slice(3, 35));
+  const fails = app.task({ name: "fails", max_attempts: 1 }, () => {
+    throw new Fail("the test");
+  });
+  const handle = await works.add({});
+  assert.deepEqual(seen.splice(0), ["outer adds 1", "inner adds 1", "inner added", "outer added"]);
+  const many = await fails.addMany([{}, {}]);
+  assert.deepEqual(seen.splice(0), ["outer adds 2", "inner adds 2", "inner added", "outer added"]);
+  assert.deepEqual((await handle.status()).tags, ["inner", "outer"]);
+  await many[1].cancel();
+  await working(app, { client, slots: 1 }, async () => {
+    assert.equal(await handle.result({ timeout: 20 }), `outer(inner(${traceparent.slice(3, 35)}))`);
+    assert.equal((await many[0].wait({ timeout: 20 })).state, "failed");
+  });
+  const ends = ["outer runs fails", "inner runs fails", "inner saw the test", "outer saw the test"];
+  assert.deepEqual(seen, ["outer runs works", "inner runs works", ...ends]);
+  const silent = server.client({ middleware: [{ add: async () => {} }] });
+  await assert.rejects(silent.add("silent"), /no job was added/);
+  await assert.rejects(silent.addMany([{ type: "silent" }]), /no job was added/);
+});
+
 test("a worker runs no more jobs than it has slots, and uses them all", async () => {
   const app = newApp();
   let now = 0;
