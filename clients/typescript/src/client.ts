@@ -1,3 +1,4 @@
+import { Adds, type NewAdd } from "./adds.js";
 import { JobFailed, TurnwiseError, milliseconds } from "./errors.js";
 import { Group, Schedule } from "./groups.js";
 import { Http, foreign, json, type Answer, type Request } from "./http.js";
@@ -64,6 +65,7 @@ export type JobUpdate =
 export class Client {
   /** @internal */
   readonly http: Http;
+  readonly #adds = new Adds((jobs) => this.#addTogether(jobs));
 
   constructor(options: ClientOptions = {}) {
     const server = options.server ?? environment("TURNWISE_SERVER") ?? DEFAULT_SERVER;
@@ -76,13 +78,26 @@ export class Client {
     return this.http.server;
   }
 
-  /** Adds a job. Without an `id`, it gets one from the client, so that a repeated request adds it once. */
+  /**
+   * Adds a job. Without an `id`, it gets one from the client, so that a repeated request adds it once. Jobs that are added at the same time
+   * share requests, unless they have a signal.
+   */
   async add<R = unknown>(type: string, options?: unknown, terms: AddTerms = {}, more: Cancellable = {}): Promise<Handle<R>> {
     const id = terms.id ?? newId();
     const body = { ...terms, id, ...(options === undefined ? {} : { options }) };
     const idempotent = terms.id == null || terms.if_exists !== "again";
-    const added = await this.call<AddedJob>("POST", ["jobs", type], { body, idempotent, ...more });
+    const added =
+      idempotent && more.signal === undefined
+        ? await this.#adds.add({ type, text: JSON.stringify(body) })
+        : await this.call<AddedJob>("POST", ["jobs", type], { body, idempotent, ...more });
     return new Handle<R>(this, added.type, added.id, added);
+  }
+
+  async #addTogether(jobs: readonly NewAdd[]): Promise<AddedJob[]> {
+    const [first] = jobs;
+    if (first && jobs.length === 1) return [await this.call<AddedJob>("POST", ["jobs", first.type], { body: first.text })];
+    const texts = jobs.map(({ type, text }) => `{"type":${JSON.stringify(type)},${text.slice(1)}`);
+    return (await this.call<AddedJobs>("POST", ["jobs"], { body: `{"jobs":[${texts.join(",")}]}` })).jobs;
   }
 
   /**
