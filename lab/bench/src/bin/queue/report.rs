@@ -59,7 +59,7 @@ pub fn print_summary(runs: &Runs) {
         let ratio = |phase: fn(&Run) -> Option<Phase>, of: fn(Phase) -> f64| {
             let ratios =
                 own.iter().zip(theirs).filter_map(|(own, their)| Some(of(phase(own)?) / of(phase(their)?)));
-            median(ratios.collect()).map_or("-".to_owned(), |ratio| format!("{ratio:.1}"))
+            median(ratios.collect()).map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))
         };
         let speed = |phase| ratio(phase, |phase| phase.jobs_per_s);
         println!(
