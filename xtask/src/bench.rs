@@ -6,6 +6,9 @@ use std::process::Command;
 use crate::command::{Failure, Result, cargo, root, run};
 use crate::peers;
 
+/// What the benchmark of the queue needs for Celery.
+const CELERY: &str = "celery[redis]==5.7.0";
+
 /// What a program needs to be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Needs {
@@ -95,10 +98,17 @@ fn start(name: &str, needs: Needs, options: &[&str]) -> Result {
     run(program.args(options))
 }
 
-/// Installs the job servers with which `bench queue` compares turnwise.
+/// Installs the job servers with which `bench queue` compares turnwise, and the clients of turnwise in other languages.
 pub fn setup() -> Result {
     peers::install_servers()?;
     peers::install_bench()?;
+    let client = root().join("clients/python");
+    let python = ["--editable".as_ref(), client.as_os_str(), CELERY.as_ref()];
+    peers::install_venv(&target().join("bench-python"), CELERY, &python)?;
+    let typescript = root().join("clients/typescript");
+    for arguments in [&["ci", "--no-progress"][..], &["run", "build"]] {
+        run(Command::new("npm").args(arguments).current_dir(&typescript))?;
+    }
     let manifest = root().join("lab/peers/apalis/Cargo.toml");
     let build = ["build", "--release", "--locked", "--manifest-path"];
     run(cargo().args(build).arg(manifest).arg("--target-dir").arg(apalis_target()))

@@ -14,7 +14,16 @@ import pytest
 from conftest import Server, eventually
 
 import jobs
-from turnwise_client import AsyncClient, Client, NoAnswer, Refused, TurnwiseError, Worker, _api
+from turnwise_client import (
+    AsyncClient,
+    AsyncHandle,
+    Client,
+    NoAnswer,
+    Refused,
+    TurnwiseError,
+    Worker,
+    _api,
+)
 from turnwise_client._http import Answer, Attempt, Core, Pause, Request
 
 # How long the loop of a worker hangs.
@@ -173,6 +182,34 @@ def test_a_worker_goes_on_after_internal_errors_and_a_client_shows_them() -> Non
     next(client)
     with pytest.raises(Refused, match="a bug"):
         client.send(failed)
+
+
+def test_adds_at_the_same_time_share_requests_and_each_has_its_own_answer(server: Server, client: Client) -> None:
+    gateway = Gateway(server.port, lose=1)
+
+    async def run() -> list[object]:
+        async with AsyncClient(gateway.url) as through:
+            adds = [through.add("together", {"n": n}, priority=10**6 if n == 7 else 0) for n in range(64)]
+            return await asyncio.gather(*adds, through.add("together", {"n": object()}), return_exceptions=True)
+
+    with gateway.listener:
+        *added, no_json = asyncio.run(run())
+    assert isinstance(added.pop(7), Refused) and isinstance(no_json, TypeError)
+    # Those that were refused together were added alone; the answer that was lost hides none.
+    assert all(isinstance(each, AsyncHandle) and each.added == "queued" for each in added)
+    assert len(list(client.jobs(type="together"))) == 63
+
+    async def valid() -> int:
+        async with AsyncClient(gateway.url) as through:
+            before = gateway.answers
+            handles = await asyncio.gather(*(through.add("valid", {"n": n}) for n in range(150)))
+            options = [(await handle.job())["options"]["n"] for handle in handles[::50]]
+            assert options == [0, 50, 100]
+            return gateway.answers - before - 3
+
+    gateway = Gateway(server.port, lose=1)
+    with gateway.listener:
+        assert asyncio.run(valid()) == 3
 
 
 def test_a_worker_inside_a_program_stops_when_it_is_asked(server: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,3 +1,4 @@
+import { Adds, type NewAdd } from "./adds.js";
 import { JobFailed, TurnwiseError, milliseconds } from "./errors.js";
 import { Group, Schedule } from "./groups.js";
 import { Http, foreign, json, type Answer, type Request } from "./http.js";
@@ -68,6 +69,7 @@ export class Client {
   /** @internal */
   readonly http: Http;
   readonly #middleware: readonly Middleware[];
+  readonly #adds = new Adds((jobs) => this.#addTogether(jobs));
 
   constructor(options: ClientOptions = {}) {
     this.#middleware = options.middleware ?? [];
@@ -81,9 +83,17 @@ export class Client {
     return this.http.server;
   }
 
-  /** Adds a job. Without an `id`, it gets one from the client, so that a repeated request adds it once. */
+  /**
+   * Adds a job. Without an `id`, it gets one from the client, so that a repeated request adds it once. Jobs that are added at the same time
+   * share requests, unless they have a signal.
+   */
   async add<R = unknown>(type: string, options?: unknown, terms: AddTerms = {}, more: Cancellable = {}): Promise<Handle<R>> {
     const job: NewJob = { ...terms, type, id: terms.id ?? newId(), ...(options === undefined ? {} : { options }) };
+    if (this.#middleware.length === 0 && more.signal === undefined && isIdempotent(job)) {
+      const { type, ...body } = job;
+      const added = await this.#adds.add({ type, text: JSON.stringify(body) });
+      return new Handle<R>(this, added.type, added.id, added);
+    }
     const adding = { jobs: [job], headers: {} };
     let handle: Handle<R> | undefined;
     await aroundAdd(this.#middleware, adding, async () => {
@@ -92,6 +102,13 @@ export class Client {
       handle = new Handle<R>(this, added.type, added.id, added);
     });
     return handle as unknown as Handle<R>;
+  }
+
+  async #addTogether(jobs: readonly NewAdd[]): Promise<AddedJob[]> {
+    const [first] = jobs;
+    if (first && jobs.length === 1) return [await this.call<AddedJob>("POST", ["jobs", first.type], { body: first.text })];
+    const texts = jobs.map(({ type, text }) => `{"type":${JSON.stringify(type)},${text.slice(1)}`);
+    return (await this.call<AddedJobs>("POST", ["jobs"], { body: `{"jobs":[${texts.join(",")}]}` })).jobs;
   }
 
   /**

@@ -52,6 +52,22 @@ test("jobs of one request refer to each other, or none is added", async () => {
   await assert.rejects(client.job("graph", "c"), (error) => error.error === "not_found");
 });
 
+test("adds at the same time share requests, and each has its own answer", async () => {
+  const proxy = await Proxy.start(server.port);
+  const through = new Client({ server: proxy.url });
+  const numbers = Array.from({ length: 150 }, (_, n) => n);
+  let lost = 0;
+  proxy.fault = () => (lost++ < 1 ? "drop-answer" : undefined);
+  const handles = await Promise.all(numbers.map((n) => through.add("together", { n })));
+  assert.equal(proxy.requests.length, 3);
+  assert.deepEqual((await handles[120].status()).options, { n: 120 });
+  const wrong = await Promise.allSettled(numbers.slice(0, 20).map((n) => through.add("apart", { n }, n === 7 ? { priority: 99 } : {})));
+  assert.deepEqual(wrong.flatMap(({ status }, n) => (status === "rejected" ? [n] : [])), [7]);
+  assert.equal(wrong[7].reason.error, "bad_request");
+  assert.equal((await collect(client.jobs({ type: "apart" }))).length, 19);
+  await proxy.stop();
+});
+
 test("requests are not repeated for longer than retryFor, and not after a refusal", async () => {
   const began = performance.now();
   const nobody = new Client({ server: `http://127.0.0.1:${await freePort()}`, retryFor: 0.3 });

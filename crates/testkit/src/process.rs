@@ -11,6 +11,9 @@ const TICKS_PER_SECOND: f64 = 100.0;
 /// moments can be missed.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
 
+/// How often the times of a process and its children are read until no child ends meanwhile.
+const READINGS: usize = 10;
+
 /// A program that ran to its end.
 pub struct Run {
     /// The time from its start to its end.
@@ -127,10 +130,17 @@ pub fn family_cpu_seconds(process: u32) -> f64 {
     let ticks = |stat: &[String], fields: std::ops::Range<usize>| -> f64 {
         stat.get(fields).into_iter().flatten().filter_map(|ticks| ticks.parse::<f64>().ok()).sum()
     };
-    let own = stat(process).map_or(0.0, |stat| ticks(&stat, 11..15));
     let parent = process.to_string();
-    let children = processes().filter_map(stat).filter(|stat| stat.get(1) == Some(&parent));
-    (own + children.map(|stat| ticks(&stat, 11..15)).sum::<f64>()) / TICKS_PER_SECOND
+    let read = || {
+        let own = stat(process).unwrap_or_default();
+        let children = processes().filter_map(stat).filter(|stat| stat.get(1) == Some(&parent));
+        let of_children: f64 = children.map(|stat| ticks(&stat, 11..15)).sum();
+        // A child whose end the process took note of in between is missing, or counts twice.
+        let steady = stat(process).unwrap_or_default().get(13..15) == own.get(13..15);
+        ((ticks(&own, 11..15) + of_children) / TICKS_PER_SECOND, steady)
+    };
+    let mut readings = (0..READINGS).map(|_| read());
+    readings.find(|(_, steady)| *steady).unwrap_or_else(read).0
 }
 
 /// The time that all processors of this machine have spent since its start, busy and idle, in seconds.

@@ -10,8 +10,12 @@ from typing import Any, TypeVar
 
 import httpx2
 
+from . import _api
+from ._adds import Adds
 from ._http import CONNECT_TIMEOUT_S, MAX_ANSWER_BYTES, Answer, Attempt, Core, Item, Pause, Steps
 from .errors import Foreign, NoAnswer, TurnwiseError
+from .middleware import Adding
+from .models import AddedJob
 
 T = TypeVar("T")
 
@@ -65,6 +69,9 @@ class Transport:
                 return value
             outcome = self._perform(step)
 
+    def add(self, adding: Adding) -> AddedJob:
+        return self.run(_api.add(self.core, adding))
+
     def iterate(self, steps: Steps[None]) -> Iterator[Any]:
         outcome: Any = None
         while True:
@@ -102,6 +109,7 @@ class AsyncTransport:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._http: httpx2.AsyncClient | None = None
+        self._adds: Adds | None = None
 
     async def close(self) -> None:
         http, self._http = self._http, None
@@ -124,6 +132,14 @@ class AsyncTransport:
                 value: T = end.value
                 return value
             outcome = await self._perform(step)
+
+    async def add(self, adding: Adding) -> AddedJob:
+        """Adds a job, in one request with others that are added now if repeating them is harmless."""
+        if adding.headers or not _api.is_idempotent(adding.jobs[0]):
+            return await self.run(_api.add(self.core, adding))
+        if self._adds is None or self._adds.loop is not asyncio.get_running_loop():
+            self._adds = Adds(self.core, self.run)
+        return await self._adds.add(adding)
 
     async def iterate(self, steps: Steps[None]) -> AsyncIterator[Any]:
         outcome: Any = None

@@ -53,7 +53,7 @@ class AsyncClient:
     async def add(self, type: str, options: Any = None, /, **stated: Unpack[JobOptions]) -> AsyncHandle[Any]:
         """Adds a job. One without an id gets one here, so that it is added once, however often the request is repeated."""
         with around_add(self._middleware, _api.adding([(type, options, stated)])) as adding:
-            added = await self._transport.run(_api.add(self._core, adding))
+            added = await self._transport.add(adding)
         return AsyncHandle(self, added["type"], added["id"], added)
 
     async def add_many(self, jobs: Iterable[NewJob]) -> list[AsyncHandle[Any]]:

@@ -53,7 +53,7 @@ class Client:
     def add(self, type: str, options: Any = None, /, **stated: Unpack[JobOptions]) -> Handle[Any]:
         """Adds a job. One without an id gets one here, so that it is added once, however often the request is repeated."""
         with around_add(self._middleware, _api.adding([(type, options, stated)])) as adding:
-            added = self._transport.run(_api.add(self._core, adding))
+            added = self._transport.add(adding)
         return Handle(self, added["type"], added["id"], added)
 
     def add_many(self, jobs: Iterable[NewJob]) -> list[Handle[Any]]:

@@ -20,7 +20,12 @@ pub enum Contender {
     Http,
     /// The same with TLS, and with a token in each request.
     Https,
+    /// The Python client and worker of turnwise.
+    Python,
+    /// The TypeScript client and worker of turnwise.
+    TypeScript,
     BullMq,
+    Celery,
     Graphile,
     Apalis,
 }
@@ -39,8 +44,17 @@ pub struct Task {
 #[derive(Clone, Copy, Debug)]
 pub struct Phase {
     pub jobs_per_s: f64,
-    /// The CPU time of the program and of its server.
+    /// The CPU time of the program.
     pub cpu_us_per_job: f64,
+    /// The CPU time of its server.
+    pub server_cpu_us_per_job: f64,
+}
+
+impl Phase {
+    /// The CPU time of both.
+    pub fn all_cpu_us_per_job(self) -> f64 {
+        self.cpu_us_per_job + self.server_cpu_us_per_job
+    }
 }
 
 /// The time from a job's acknowledgement to the start of its handler.
@@ -62,15 +76,27 @@ pub struct Run {
 }
 
 impl Contender {
-    pub const ALL: [Self; 6] =
-        [Self::Turnwise, Self::Http, Self::Https, Self::BullMq, Self::Graphile, Self::Apalis];
+    pub const ALL: [Self; 9] = [
+        Self::Turnwise,
+        Self::Http,
+        Self::Https,
+        Self::Python,
+        Self::TypeScript,
+        Self::BullMq,
+        Self::Celery,
+        Self::Graphile,
+        Self::Apalis,
+    ];
 
     pub fn key(self) -> &'static str {
         match self {
             Self::Turnwise => "turnwise",
             Self::Http => "http",
             Self::Https => "https",
+            Self::Python => "python",
+            Self::TypeScript => "typescript",
             Self::BullMq => "bullmq",
+            Self::Celery => "celery",
             Self::Graphile => "graphile",
             Self::Apalis => "apalis",
         }
@@ -81,7 +107,10 @@ impl Contender {
             Self::Turnwise => "turnwise in process",
             Self::Http => "turnwise over HTTP",
             Self::Https => "turnwise over HTTPS, with tokens",
+            Self::Python => "turnwise, Python",
+            Self::TypeScript => "turnwise, TypeScript",
             Self::BullMq => "BullMQ",
+            Self::Celery => "Celery",
             Self::Graphile => "graphile-worker",
             Self::Apalis => "apalis",
         }
@@ -97,8 +126,17 @@ impl Contender {
             Self::Http => {
                 "the same in `turnwise serve`; a request for jobs carries the ends of the last ones, an answer has 100 jobs at most"
             }
+            Self::Python => {
+                "the same with the Python client; its worker is a process with 64 slots, its tasks are coroutines"
+            }
+            Self::TypeScript => {
+                "the same with the TypeScript client; its worker has 64 slots, in the process that adds"
+            }
             Self::BullMq => {
                 "6.7 on Redis, appendfsync always: fsync of the log before answering, for all that wait"
+            }
+            Self::Celery => {
+                "5.7 on the same, acks_late; its worker is a process with 64 threads, its add has no batches"
             }
             Self::Graphile => {
                 "0.18 on PostgreSQL, fsync on, synchronous_commit on: fsync before each commit's answer"
@@ -111,21 +149,34 @@ impl Contender {
 
     /// Whether it is turnwise.
     pub fn is_turnwise(self) -> bool {
-        matches!(self, Self::Turnwise | Self::Http | Self::Https)
+        matches!(self, Self::Turnwise | Self::Http | Self::Https | Self::Python | Self::TypeScript)
+    }
+
+    /// Whether adding and running are one program, which can tell the latency between them.
+    pub fn tells_latency(self) -> bool {
+        !matches!(self, Self::Python | Self::Celery)
     }
 
     /// Why it cannot be measured here, if it cannot.
     pub fn missing(self, options: &Options) -> Option<String> {
         match self {
             Self::Turnwise => None,
-            Self::Http | Self::Https if !options.turnwise.is_file() => {
+            Self::Http | Self::Https | Self::Python | Self::TypeScript if !options.turnwise.is_file() => {
                 Some("target/release/turnwise is not built".into())
             }
             Self::Http | Self::Https => None,
-            Self::BullMq if !server::is_installed("redis-server") => {
+            Self::TypeScript => {
+                let built = peers_folder().join("../../clients/typescript/dist/index.js").is_file();
+                (!built).then(|| "clients/typescript is not built".into())
+            }
+            Self::BullMq | Self::Celery if !server::is_installed("redis-server") => {
                 Some("redis-server is not installed".into())
             }
             Self::BullMq => missing_package("bullmq"),
+            Self::Python | Self::Celery if !options.python.is_file() => {
+                Some("its packages are not installed".into())
+            }
+            Self::Python | Self::Celery => None,
             Self::Graphile if server::postgres_bin().is_none() => Some("PostgreSQL is not installed".into()),
             Self::Graphile => missing_package("graphile-worker"),
             Self::Apalis if !options.apalis.is_file() => Some("its program is not built".into()),
@@ -139,9 +190,11 @@ impl Contender {
         let traces = options.traces.map(Traces::collect).transpose()?;
         let settings = traces.as_ref().map_or_else(String::new, Traces::settings);
         let server = match self {
-            Self::BullMq => Some(Server::redis(dir)?),
+            Self::BullMq | Self::Celery => Some(Server::redis(dir)?),
             Self::Graphile => Some(Server::postgres(dir)?),
-            Self::Http => Some(Server::turnwise(&options.turnwise, dir, &settings)?),
+            Self::Http | Self::Python | Self::TypeScript => {
+                Some(Server::turnwise(&options.turnwise, dir, &settings)?)
+            }
             Self::Https => {
                 let (server, token, certificate) =
                     Server::turnwise_with_tls(&options.turnwise, dir, &settings)?;
@@ -151,14 +204,18 @@ impl Contender {
             Self::Turnwise | Self::Apalis => None,
         };
         let this = || std::env::current_exe().map(Command::new).map_err(|error| error.to_string());
-        let node = |program: &str| {
-            let mut command = Command::new("node");
+        let script = |language: &Path, program: &str| {
+            let mut command = Command::new(language);
             command.arg(peers_folder().join(program));
             command
         };
+        let node = |program: &str| script(Path::new("node"), program);
         let mut command = match self {
             Self::Turnwise | Self::Http | Self::Https => this()?,
+            Self::Python => script(&options.python, "turnwise_python.py"),
+            Self::TypeScript => node("turnwise_typescript.mjs"),
             Self::BullMq => node("bullmq.mjs"),
+            Self::Celery => script(&options.python, "celery_redis.py"),
             Self::Graphile => node("graphile.mjs"),
             Self::Apalis => Command::new(&options.apalis),
         };
@@ -169,7 +226,7 @@ impl Contender {
                 let (token, certificate) = identity.ok_or("there is no token")?;
                 command.arg("over-http").env(TOKEN, token).env(CERTIFICATE, certificate);
             }
-            Self::BullMq | Self::Graphile | Self::Apalis => {}
+            _ => {}
         }
         match &server {
             Some(server) => command.arg("--port").arg(server.port.to_string()),
@@ -221,10 +278,10 @@ fn listen(mut command: Command, server: Option<&Server>) -> Result<Run, String> 
     let id = child.id();
     let cpu_seconds = || {
         let server = server.map_or(0.0, |server| process::family_cpu_seconds(server.process()));
-        process::family_cpu_seconds(id) + server
+        [process::family_cpu_seconds(id), server]
     };
     let mut run = Run::default();
-    let mut before = 0.0;
+    let mut before = [0.0; 2];
     let output = child.stdout.take().expect("standard output is piped");
     for line in BufReader::new(output).lines() {
         let line = line.map_err(|error| error.to_string())?;
@@ -234,8 +291,10 @@ fn listen(mut command: Command, server: Option<&Server>) -> Result<Run, String> 
             ["begin", _] => before = cpu_seconds(),
             ["end", name, _, _] => {
                 let (jobs, seconds) = (number(2), number(3));
-                let cpu_us_per_job = (cpu_seconds() - before) / jobs * 1e6;
-                let phase = Some(Phase { jobs_per_s: jobs / seconds, cpu_us_per_job });
+                let after = cpu_seconds();
+                let [cpu_us_per_job, server_cpu_us_per_job] =
+                    [0, 1].map(|of| (after[of] - before[of]) / jobs * 1e6);
+                let phase = Some(Phase { jobs_per_s: jobs / seconds, cpu_us_per_job, server_cpu_us_per_job });
                 match *name {
                     "add" => run.add = phase,
                     "process" => run.process = phase,

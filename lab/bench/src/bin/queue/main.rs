@@ -149,7 +149,7 @@ fn throughput(
             let index = (round + turn) % contenders.len();
             let contender = contenders[index];
             let mut run = run(options, contender, task)?;
-            if let (true, Some(both)) = (latency, run.both) {
+            if let (true, Some(both)) = (latency && contender.tells_latency(), run.both) {
                 let rate = both.jobs_per_s / 2.0;
                 let jobs = (rate * LATENCY_S) as usize;
                 run.latency =

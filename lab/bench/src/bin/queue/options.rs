@@ -12,13 +12,14 @@ cargo xtask bench queue [OPTION]...
   --submitters N   how many add at the same time (64)
   --rounds N       how often each is measured (3)
   --backlog N      jobs that wait while turnwise is killed and opened again (1000000); 0 leaves it out
-  --only A,B,…     turnwise, http, https, bullmq, graphile, apalis, backlog (all)
+  --only A,B,…     turnwise, http, https, python, typescript, bullmq, celery, graphile, apalis, backlog (all)
   --modes A,B,…    one (64 submitters, a job per transaction), lone (one submitter), batch (100 per transaction), latency (all)
   --traces RATIO   turnwise's servers trace this part of the jobs (1 is their default with an [otel] endpoint), and export the spans to a
                    collector that discards them; without it they trace nothing
   --dir DIR        where stores go, on the disk to measure (target/bench-queue)
   --turnwise FILE  the server to measure over HTTP (target/release/turnwise, built by the command)
-  --apalis FILE    apalis's program (target/apalis/release/bench-apalis)";
+  --apalis FILE    apalis's program (target/apalis/release/bench-apalis)
+  --python FILE    Python with the packages of turnwise's client and of Celery (target/bench-python/venv/bin/python)";
 
 /// What to measure.
 #[derive(Debug)]
@@ -34,10 +35,22 @@ pub struct Options {
     pub dir: PathBuf,
     pub turnwise: PathBuf,
     pub apalis: PathBuf,
+    pub python: PathBuf,
 }
 
 /// The values of `--only`.
-pub const SUBJECTS: [&str; 7] = ["turnwise", "http", "https", "bullmq", "graphile", "apalis", "backlog"];
+pub const SUBJECTS: [&str; 10] = [
+    "turnwise",
+    "http",
+    "https",
+    "python",
+    "typescript",
+    "bullmq",
+    "celery",
+    "graphile",
+    "apalis",
+    "backlog",
+];
 /// The values of `--modes`.
 pub const MODES: [&str; 4] = ["one", "lone", "batch", "latency"];
 
@@ -55,6 +68,7 @@ impl Options {
             dir: PathBuf::from("target/bench-queue"),
             turnwise: PathBuf::from("target/release/turnwise"),
             apalis: PathBuf::from("target/apalis/release/bench-apalis"),
+            python: PathBuf::from("target/bench-python/venv/bin/python"),
         };
         while let Some(name) = arguments.next() {
             let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
@@ -79,6 +93,7 @@ impl Options {
                 }
                 "--dir" => options.dir = PathBuf::from(value),
                 "--turnwise" => options.turnwise = PathBuf::from(value),
+                "--python" => options.python = PathBuf::from(value),
                 "--apalis" => options.apalis = PathBuf::from(value),
                 _ => return Err(format!("unknown option {name}")),
             }

@@ -12,11 +12,11 @@ pub fn median(mut numbers: Vec<f64>) -> Option<f64> {
     Some((numbers[last / 2] + numbers[numbers.len() / 2]) / 2.0)
 }
 
-/// Prints the head of a table of throughputs.
+/// Prints the head of a table of throughputs. CPU times are those of the program, and of its server.
 pub fn print_head(title: &str) {
     println!("\n{title}");
     println!(
-        "  {:<22}{:>7} |{:>10}{:>8} |{:>12}{:>8} |{:>12}{:>8} |{:>19}",
+        "  {:<22}{:>7} |{:>10}{:>12} |{:>12}{:>12} |{:>12}{:>12} |{:>19}",
         "",
         "round",
         "adds/s",
@@ -32,8 +32,11 @@ pub fn print_head(title: &str) {
 /// Prints one line of the table.
 pub fn print_run(contender: Contender, round: &str, run: &Run) {
     let part = |phase: Option<Phase>, width: usize| match phase {
-        Some(Phase { jobs_per_s, cpu_us_per_job }) => format!("{jobs_per_s:>width$.0}{cpu_us_per_job:>8.0}"),
-        None => format!("{:>width$}{:>8}", "-", "-"),
+        Some(Phase { jobs_per_s, cpu_us_per_job, server_cpu_us_per_job }) => {
+            let cpu = format!("{cpu_us_per_job:.0} + {server_cpu_us_per_job:.0}");
+            format!("{jobs_per_s:>width$.0}{cpu:>12}")
+        }
+        None => format!("{:>width$}{:>12}", "-", "-"),
     };
     let latency = run.latency.map_or("-".to_owned(), |latency| {
         format!("{:.2}, {:.2}", latency.p50_us / 1e3, latency.p99_us / 1e3)
@@ -53,20 +56,20 @@ pub fn print_summary(runs: &Runs) {
     let ours = runs.iter().filter(|(contender, _)| contender.is_turnwise());
     let theirs = || runs.iter().filter(|(contender, _)| !contender.is_turnwise());
     for ((first, own), (contender, theirs)) in ours.flat_map(|own| theirs().map(move |their| (own, their))) {
-        let ratio = |phase: fn(&Run) -> Option<Phase>| {
-            let ratios = own
-                .iter()
-                .zip(theirs)
-                .filter_map(|(own, their)| Some(phase(own)?.jobs_per_s / phase(their)?.jobs_per_s));
-            median(ratios.collect()).map_or("-".to_owned(), |ratio| format!("{ratio:.1}"))
+        let ratio = |phase: fn(&Run) -> Option<Phase>, of: fn(Phase) -> f64| {
+            let ratios =
+                own.iter().zip(theirs).filter_map(|(own, their)| Some(of(phase(own)?) / of(phase(their)?)));
+            median(ratios.collect()).map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))
         };
+        let speed = |phase| ratio(phase, |phase| phase.jobs_per_s);
         println!(
-            "  {} against {}: {} times the adds/s, {} times processed, {} times from add to finished",
+            "  {} against {}: {} times the adds/s, {} times processed, {} times from add to finished, with {} times the CPU",
             first.name(),
             contender.name(),
-            ratio(|run| run.add),
-            ratio(|run| run.process),
-            ratio(|run| run.both),
+            speed(|run| run.add),
+            speed(|run| run.process),
+            speed(|run| run.both),
+            ratio(|run| run.both, Phase::all_cpu_us_per_job),
         );
     }
 }
@@ -78,6 +81,7 @@ fn middle(runs: &[Run]) -> Run {
         Some(Phase {
             jobs_per_s: median(phases.iter().map(|phase| phase.jobs_per_s).collect())?,
             cpu_us_per_job: median(phases.iter().map(|phase| phase.cpu_us_per_job).collect())?,
+            server_cpu_us_per_job: median(phases.iter().map(|phase| phase.server_cpu_us_per_job).collect())?,
         })
     };
     let latencies: Vec<_> = runs.iter().filter_map(|run| run.latency).collect();
