@@ -6,7 +6,7 @@
 //! By hand, for any length, with an interval of 2 s:
 //!
 //! ```sh
-//! TURNWISE_FAIRNESS_SECONDS=300 cargo test -p turnwise --test fairness replications -- --nocapture
+//! TURNWISE_FAIRNESS_SECONDS=300 cargo test -p turnwise-cli --test fairness replications -- --nocapture
 //! ```
 //!
 //! With `TURNWISE_FAIRNESS=rfc` added, the test prints the results of CouchDB's fair-share scheduling, and does not check them.
