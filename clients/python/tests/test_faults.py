@@ -7,6 +7,8 @@ import logging
 import os
 import pathlib
 import signal
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -182,6 +184,51 @@ def test_a_worker_goes_on_after_internal_errors_and_a_client_shows_them() -> Non
     next(client)
     with pytest.raises(Refused, match="a bug"):
         client.send(failed)
+
+
+class Gateway:
+    """A proxy that loses answers: it forwards each request, and closes the connection in place of the first answers."""
+
+    def __init__(self, port: int, lose: int) -> None:
+        self.port, self.lose, self.answers = port, lose, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self) -> None:
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.forward, args=(near,), daemon=True).start()
+
+    def forward(self, near: socket.socket) -> None:
+        far = socket.create_connection(("127.0.0.1", self.port))
+
+        def send() -> None:
+            try:
+                while piece := near.recv(1 << 20):
+                    far.sendall(piece)
+            except OSError:
+                pass
+
+        threading.Thread(target=send, daemon=True).start()
+        try:
+            while piece := far.recv(1 << 20):
+                self.answers += 1
+                if self.lose > 0:
+                    self.lose -= 1
+                    break
+                near.sendall(piece)
+        except OSError:
+            pass
+        for each in (near, far):
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            each.close()
 
 
 def test_adds_at_the_same_time_share_requests_and_each_has_its_own_answer(server: Server, client: Client) -> None:
