@@ -32,6 +32,7 @@ mod quotas;
 mod replication_api;
 mod replications;
 mod rotation;
+mod rust_client;
 mod schedules;
 mod shared_config;
 mod slow_sources;

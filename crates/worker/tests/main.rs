@@ -17,6 +17,7 @@ mod metrics;
 mod modes;
 mod neighbours;
 mod nodes;
+mod passage;
 mod priorities;
 mod rates;
 mod recording;

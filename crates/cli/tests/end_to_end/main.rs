@@ -30,6 +30,7 @@ mod smuggling;
 mod start;
 mod stop;
 mod store;
+mod test_server;
 mod tls;
 mod webhooks;
 mod work;

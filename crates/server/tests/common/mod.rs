@@ -64,6 +64,10 @@ impl TestServer {
 
     pub async fn start_in(folder: tempfile::TempDir, replicator: &str) -> TestServer {
         let config = server_config(&folder, replicator);
+        Self::start_when_free(folder, config).await
+    }
+
+    async fn start_when_free(folder: tempfile::TempDir, config: ServerConfig) -> TestServer {
         let begun = Instant::now();
         loop {
             match Server::start(config.clone()).await {
@@ -103,6 +107,14 @@ impl TestServer {
     pub async fn restart(self, replicator: &str) -> TestServer {
         self.server.shutdown().await;
         Self::start_in(self.folder, replicator).await
+    }
+
+    /// The same, under the same address.
+    pub async fn restart_there(self) -> TestServer {
+        let listen = self.server.listen();
+        self.server.shutdown().await;
+        let config = ServerConfig { listen, ..server_config(&self.folder, "") };
+        Self::start_when_free(self.folder, config).await
     }
 
     pub fn request(&self, method: &str, path: &str) -> reqwest::RequestBuilder {
