@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx2
 import pytest
 
 from turnwise_client import Client
@@ -57,6 +58,15 @@ class Server:
         assert self.process is not None and self.process.poll() is None, (self.folder / "server.log").read_text()
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def token(self, *scopes: str, by: str = "") -> str:
+        """Adds a token. The first one must be an administrator's, and adds the others."""
+        headers = {"authorization": f"Bearer {by}"} if by else {}
+        answer = httpx2.post(f"{self.url}/v1/tokens", json={"scopes": list(scopes)}, headers=headers)
+        assert answer.status_code == 201, answer.text
+        text = answer.json()["token"]
+        assert isinstance(text, str)
+        return text
 
     def kill(self) -> None:
         assert self.process is not None

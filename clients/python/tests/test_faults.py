@@ -95,20 +95,8 @@ def test_signals_reach_a_worker_whose_loop_hangs(server: Server) -> None:
 
 
 def test_a_token_is_required_used_and_never_shown(server: Server) -> None:
-    import httpx2
-
-    def token(*scopes: str) -> str:
-        body = {"scopes": list(scopes)}
-        headers = {"authorization": f"Bearer {admin}"} if admin else {}
-        answer = httpx2.post(f"{server.url}/v1/tokens", json=body, headers=headers)
-        assert answer.status_code == 201, answer.text
-        text = answer.json()["token"]
-        assert isinstance(text, str)
-        return text
-
-    admin = ""
-    admin = token("admin")
-    work, add = token("worker:test", "client:*"), token("client:*")
+    admin = server.token("admin")
+    work, add = server.token("worker:test", "client:*", by=admin), server.token("client:*", by=admin)
     with pytest.raises(Refused) as refused, Client(server.url) as nobody:
         nobody.add("test", {"a": 1}, task="add")
     assert refused.value.error == "unauthorized" and refused.value.status == 401
@@ -257,6 +245,23 @@ def test_adds_at_the_same_time_share_requests_and_each_has_its_own_answer(server
     gateway = Gateway(server.port, lose=1)
     with gateway.listener:
         assert asyncio.run(valid()) == 3
+
+
+def test_a_tenant_that_may_add_no_more_holds_up_no_other(make_server: Callable[..., Server]) -> None:
+    server = make_server("[limits]\nwaiting_jobs = 1\n")
+    # Operators have no such limit.
+    token = server.token("client:*", by=server.token("admin"))
+
+    async def run() -> None:
+        async with AsyncClient(server.url, token, retry_for=30) as client:
+            await client.add("site", {}, tenant="full")
+            one_more = asyncio.create_task(client.add("site", {}, tenant="full"))
+            others = [client.add("site", {}, tenant=f"other{n}") for n in range(4)]
+            await asyncio.wait_for(asyncio.gather(*others), 15)
+            assert not one_more.done()
+            one_more.cancel()
+
+    asyncio.run(run())
 
 
 def test_a_worker_inside_a_program_stops_when_it_is_asked(server: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -177,6 +177,46 @@ def test_a_job_is_there_if_its_transaction_commits(client: Client, database: Dat
     relay.close()
 
 
+def test_a_tenant_without_room_holds_up_no_other(
+    make_server: Callable[..., Server], database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make_server("[limits]\nwaiting_jobs = 3\n")
+    # Operators have no such limit.
+    client = Client(server.url, server.token("client:*", by=server.token("admin")))
+    url, connect = database
+    connection = connect()
+    for n in range(9):
+        outbox.add(connection, "mail", {"n": n}, tenant="full")
+    for n in range(6):
+        outbox.add(connection, "mail", {"n": n}, tenant=f"other{n % 3}")
+    connection.commit()
+    # The rows of the first batch are all of one tenant.
+    monkeypatch.setattr(outbox, "FULL_S", 1000.0)
+    relay = Relay(url, client, batch=8)
+    while relay.step():
+        pass
+    tenants = sorted(job["tenant"] for job in client.jobs(type="mail"))
+    assert tenants == ["full"] * 3 + [f"other{n // 2}" for n in range(6)]
+    # What comes later does not wait for it, either.
+    outbox.add(connection, "mail", {}, tenant="late")
+    connection.commit()
+    assert relay.step() == 1 and len(list(client.jobs(type="mail", tenant="late"))) == 1
+    assert (relay.stats()["waiting"], relay.stats()["refused"]) == (6, 0)
+    relay.close()
+    # When there is room, they are added.
+    monkeypatch.setattr(outbox, "FULL_S", 0.01)
+    relay = Relay(url, client)
+    for _ in range(2):
+        for job in list(client.jobs(type="mail", tenant="full")):
+            client.remove("mail", job["id"])
+        relay.step()
+        time.sleep(0.02)
+    relay.close()
+    assert (relay.stats()["waiting"], relay.stats()["refused"]) == (0, 0)
+    relay.close()
+    client.close()
+
+
 @pytest.mark.usefixtures("connected")
 def test_a_refused_job_holds_up_no_other(client: Client, database: Database) -> None:
     url, connect = database

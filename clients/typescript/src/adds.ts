@@ -1,4 +1,5 @@
-// Adds that are asked for at the same time share requests: a request costs client and server several times as much as a job in it.
+// Adds that are asked for at the same time share requests: a request costs client and server several times as much as a job in it. Jobs of
+// different types or tenants share nothing: while one tenant has as many waiting jobs as it may, the server refuses each request that has a job of it.
 import { TurnwiseError } from "./errors.js";
 import type { AddedJob } from "./models.js";
 
@@ -11,6 +12,7 @@ const CHARS_PER_REQUEST = 4_000_000;
 /** A job to add, which is harmless to add again. */
 export interface NewAdd {
   type: string;
+  tenant: string | null | undefined;
   /** What the request states of it, as JSON. */
   text: string;
 }
@@ -20,10 +22,15 @@ interface Waiting extends NewAdd {
   reject: (error: unknown) => void;
 }
 
+/** The adds of jobs of one type and tenant. */
+interface Lane {
+  waiting: Waiting[];
+  sending: number;
+}
+
 export class Adds {
   readonly #send: (jobs: readonly NewAdd[]) => Promise<AddedJob[]>;
-  #waiting: Waiting[] = [];
-  #sending = 0;
+  readonly #lanes = new Map<string, Lane>();
 
   /** `send` sends one request. */
   constructor(send: (jobs: readonly NewAdd[]) => Promise<AddedJob[]>) {
@@ -32,32 +39,25 @@ export class Adds {
 
   add(job: NewAdd): Promise<AddedJob> {
     return new Promise((resolve, reject) => {
-      this.#waiting.push({ ...job, resolve, reject });
-      this.#next();
+      const key = JSON.stringify([job.type, job.tenant]);
+      const lane = this.#lanes.get(key) ?? { waiting: [], sending: 0 };
+      this.#lanes.set(key, lane);
+      lane.waiting.push({ ...job, resolve, reject });
+      this.#next(key, lane);
     });
   }
 
-  #next(): void {
-    if (this.#waiting.length === 0 || this.#sending >= REQUESTS_AT_ONCE) return;
-    this.#sending += 1;
+  #next(key: string, lane: Lane): void {
+    if (lane.sending === 0 && lane.waiting.length === 0) this.#lanes.delete(key);
+    if (lane.waiting.length === 0 || lane.sending >= REQUESTS_AT_ONCE) return;
+    lane.sending += 1;
     // What the rest of this turn adds is sent with it.
     queueMicrotask(() => {
-      void this.#sendBatch(this.#take()).then(() => {
-        this.#sending -= 1;
-        this.#next();
+      void this.#sendBatch(take(lane)).then(() => {
+        lane.sending -= 1;
+        this.#next(key, lane);
       });
     });
-  }
-
-  #take(): Waiting[] {
-    let chars = 0;
-    let count = 0;
-    for (const { text } of this.#waiting) {
-      chars += text.length;
-      if (count > 0 && (count >= JOBS_PER_REQUEST || chars > CHARS_PER_REQUEST)) break;
-      count += 1;
-    }
-    return this.#waiting.splice(0, count);
   }
 
   /** Never rejects. */
@@ -73,4 +73,16 @@ export class Adds {
       else for (const each of batch) each.reject(error);
     }
   }
+}
+
+/** The next jobs of a lane that share a request. */
+function take(lane: Lane): Waiting[] {
+  let chars = 0;
+  let count = 0;
+  for (const { text } of lane.waiting) {
+    chars += text.length;
+    if (count > 0 && (count >= JOBS_PER_REQUEST || chars > CHARS_PER_REQUEST)) break;
+    count += 1;
+  }
+  return lane.waiting.splice(0, count);
 }

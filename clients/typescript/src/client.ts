@@ -91,7 +91,7 @@ export class Client {
     const job: NewJob = { ...terms, type, id: terms.id ?? newId(), ...(options === undefined ? {} : { options }) };
     if (this.#middleware.length === 0 && more.signal === undefined && isIdempotent(job)) {
       const { type, ...body } = job;
-      const added = await this.#adds.add({ type, text: JSON.stringify(body) });
+      const added = await this.#adds.add({ type, tenant: job.tenant, text: JSON.stringify(body) });
       return new Handle<R>(this, added.type, added.id, added);
     }
     const adding = { jobs: [job], headers: {} };

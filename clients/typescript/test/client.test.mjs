@@ -68,6 +68,31 @@ test("adds at the same time share requests, and each has its own answer", async 
   await proxy.stop();
 });
 
+test("a tenant that may add no more holds up no other", async () => {
+  const own = await TestServer.start("[limits]\nwaiting_jobs = 1\n");
+  try {
+    const newToken = async (scopes, headers = {}) => {
+      const answer = await fetch(`${own.url}/v1/tokens`, { method: "POST", headers: { "content-type": "application/json", ...headers }, body: JSON.stringify({ scopes }) });
+      return (await answer.json()).token;
+    };
+    const admin = await newToken(["admin"]);
+    // Operators have no such limit.
+    const token = await newToken(["client:*"], { authorization: `Bearer ${admin}` });
+    const client = new Client({ server: own.url, token, retryFor: 30 });
+    await client.add("site", {}, { tenant: "full" });
+    let isOver = false;
+    const oneMore = client.add("site", {}, { tenant: "full" }).catch(() => {}).finally(() => (isOver = true));
+    const others = [1, 2, 3, 4].map((n) => client.add("site", {}, { tenant: `other${n}` }));
+    await Promise.race([Promise.all(others), sleep(15_000, undefined, { ref: false }).then(() => assert.fail("the others wait"))]);
+    assert.equal(isOver, false);
+    // It may add one more as soon as the other one is gone.
+    for (const job of await collect(client.jobs({ tenant: "full" }))) await client.remove("site", job.id);
+    await oneMore;
+  } finally {
+    await own.stop();
+  }
+});
+
 test("requests are not repeated for longer than retryFor, and not after a refusal", async () => {
   const began = performance.now();
   const nobody = new Client({ server: `http://127.0.0.1:${await freePort()}`, retryFor: 0.3 });

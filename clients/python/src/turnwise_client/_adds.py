@@ -1,6 +1,7 @@
 """Adds that coroutines ask for at the same time share requests: a request costs client and server several times as much as a job in it.
 
-The first adds are sent at once. While `REQUESTS_AT_ONCE` are on their way, later ones wait for the next request, which takes all of them."""
+The first adds are sent at once. While `REQUESTS_AT_ONCE` are on their way, later ones wait for the next request, which takes all of them. Jobs of different
+types or tenants share nothing: while one tenant has as many waiting jobs as it may, the server refuses each request that has a job of it."""
 
 from __future__ import annotations
 
@@ -21,6 +22,14 @@ JOBS_PER_REQUEST = 100
 Waiting = tuple[Adding, "asyncio.Future[AddedJob]"]
 
 
+class _Lane:
+    """The adds of jobs of one type and tenant."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Waiting] = []
+        self.sending: set[asyncio.Task[Any]] = set()
+
+
 class Adds:
     """The adds of one client on one event loop."""
 
@@ -28,29 +37,33 @@ class Adds:
         self.loop = asyncio.get_running_loop()
         self._core = core
         self._run = run
-        self._waiting: list[Waiting] = []
-        self._sending: set[asyncio.Task[Any]] = set()
+        self._lanes: dict[tuple[Any, Any], _Lane] = {}
 
     async def add(self, adding: Adding) -> AddedJob:
         """Adds a job, which is harmless to add again."""
         future: asyncio.Future[AddedJob] = self.loop.create_future()
-        self._waiting.append((adding, future))
-        self._next()
+        (job,) = adding.jobs
+        key = (job["type"], job.get("tenant"))
+        self._lanes.setdefault(key, _Lane()).waiting.append((adding, future))
+        self._next(key)
         return await future
 
-    def _next(self) -> None:
-        if self._waiting and len(self._sending) < REQUESTS_AT_ONCE:
+    def _next(self, key: tuple[Any, Any]) -> None:
+        lane = self._lanes[key]
+        if lane.waiting and len(lane.sending) < REQUESTS_AT_ONCE:
             # It begins after the coroutines that are ready now: what they add is sent with it.
-            task = self.loop.create_task(self._send())
-            self._sending.add(task)
-            task.add_done_callback(self._sent)
+            task = self.loop.create_task(self._send(lane))
+            lane.sending.add(task)
+            task.add_done_callback(lambda task: self._sent(key, task))
+        elif not lane.sending:
+            del self._lanes[key]
 
-    def _sent(self, task: asyncio.Task[Any]) -> None:
-        self._sending.discard(task)
-        self._next()
+    def _sent(self, key: tuple[Any, Any], task: asyncio.Task[Any]) -> None:
+        self._lanes[key].sending.discard(task)
+        self._next(key)
 
-    async def _send(self) -> None:
-        batch, self._waiting = self._waiting[:JOBS_PER_REQUEST], self._waiting[JOBS_PER_REQUEST:]
+    async def _send(self, lane: _Lane) -> None:
+        batch, lane.waiting = lane.waiting[:JOBS_PER_REQUEST], lane.waiting[JOBS_PER_REQUEST:]
         if len(batch) > 1:
             try:
                 jobs = [adding.jobs[0] for adding, _ in batch]

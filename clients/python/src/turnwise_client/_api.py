@@ -84,8 +84,9 @@ def _added(adding: Adding, added: list[AddedJob], worked: bool) -> list[AddedJob
 
 
 def add_texts(core: Core, jobs: Sequence[str]) -> Steps[None]:
-    """Adds jobs that are JSON already, each with an id."""
-    yield from core.call(Request("POST", path("jobs"), body=('{"jobs":[' + ",".join(jobs) + "]}").encode()))
+    """Adds jobs that are JSON already, each with an id. One attempt at each server: the caller tries again."""
+    body = ('{"jobs":[' + ",".join(jobs) + "]}").encode()
+    yield from core.call(Request("POST", path("jobs"), body=body, retry_for=0))
 
 
 def job(core: Core, job_type: str, id: str) -> Steps[Job]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Union
 
 from . import _api, _spec
 from .client import Client
-from .errors import Refused
+from .errors import Refused, Unavailable
 from .middleware import Middleware, around_add
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ LOOK_S = 1.0
 # After an error that may pass, the relay waits, longer each time.
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
+# The rows of a tenant for whose jobs the server has no room wait for so long.
+FULL_S = 5.0
+# After so many refusals in a row for such a reason, the rest of a batch waits.
+MAX_REFUSALS = 20
 # MySQL has no index of longer texts.
 MAX_PROBLEM = 700
 CHANNEL = "turnwise_outbox"
@@ -161,9 +165,9 @@ class _Sqlite:
         uri = f"file:{urllib.parse.quote(file)}?mode=rw"
         self.connection = sqlite3.connect(uri, uri=True, timeout=30, isolation_level=None, check_same_thread=False)
 
-    def take(self, count: int) -> list[tuple[int, str]]:
-        rows = "SELECT id, job FROM turnwise_outbox WHERE problem IS NULL ORDER BY id LIMIT ?"
-        return self.connection.execute(rows, (count,)).fetchall()
+    def take(self, count: int, after: int) -> list[tuple[int, str]]:
+        rows = "SELECT id, job FROM turnwise_outbox WHERE problem IS NULL AND id > ? ORDER BY id LIMIT ?"
+        return self.connection.execute(rows, (after, count)).fetchall()
 
     def done(self, ids: list[int], problems: dict[int, str]) -> None:
         self.connection.execute("BEGIN IMMEDIATE")
@@ -190,6 +194,9 @@ class _Sqlite:
         self.connection.close()
 
 
+_TAKE = "SELECT id, job FROM turnwise_outbox WHERE problem IS NULL AND id > %s ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED"
+
+
 class _Postgresql:
     """An outbox in PostgreSQL."""
 
@@ -199,11 +206,10 @@ class _Postgresql:
         self.connection = psycopg.connect(url, autocommit=True)
         self.connection.execute(f"LISTEN {CHANNEL}")
 
-    def take(self, count: int) -> list[tuple[int, str]]:
+    def take(self, count: int, after: int) -> list[tuple[int, str]]:
         # Another relay takes other rows meanwhile. If this one dies, the database gives its rows back.
-        rows = "SELECT id, job FROM turnwise_outbox WHERE problem IS NULL ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED"
         self.connection.execute("BEGIN")
-        return self.connection.execute(rows, (count,)).fetchall()
+        return self.connection.execute(_TAKE, (after, count)).fetchall()
 
     def done(self, ids: list[int], problems: dict[int, str]) -> None:
         self.connection.execute("DELETE FROM turnwise_outbox WHERE id = ANY(%s)", (ids,))
@@ -252,11 +258,10 @@ class _Mysql:
         cursor.execute(text, parameters)
         return cursor
 
-    def take(self, count: int) -> list[tuple[int, str]]:
+    def take(self, count: int, after: int) -> list[tuple[int, str]]:
         # As in PostgreSQL.
-        rows = "SELECT id, job FROM turnwise_outbox WHERE problem IS NULL ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED"
         self.connection.begin()
-        return list(self._execute(rows, count).fetchall())
+        return list(self._execute(_TAKE, after, count).fetchall())
 
     def done(self, ids: list[int], problems: dict[int, str]) -> None:
         if ids:
@@ -301,11 +306,25 @@ def _opener(url: str) -> Callable[[], _Outbox]:
     raise ValueError("an outbox is `postgresql://…`, `mysql://…` or `sqlite:///file`")
 
 
+# The type and the tenant of a job.
+_Lane = tuple[str, str]
+
+
+def _lane(row: tuple[int, str]) -> _Lane:
+    try:
+        job = json.loads(row[1])
+        return str(job["type"]), str(job.get("tenant"))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        # The server refuses it.
+        return "", ""
+
+
 class Relay:
     """Passes the rows of an outbox to the server. `url` is `postgresql://…`, `mysql://user:password@host/database`, or `sqlite:///`
     with the path of the file behind it.
 
-    A row that the server refuses stays, with the reason in its column `problem`, and holds up no other. Set the column to null to try again."""
+    A row that the server refuses stays, with the reason in its column `problem`, and holds up no other. Set the column to null to try again.
+    The rows of a tenant that has as many waiting jobs as it may wait until there is room, and hold up no other either."""
 
     def __init__(self, url: str, client: Client, *, batch: int = BATCH) -> None:
         if not 1 <= batch <= 1000:
@@ -315,6 +334,12 @@ class Relay:
         self._client = client
         self._stop = threading.Event()
         self._open: _Outbox | None = None
+        # The types and tenants of which the server takes no job now, and until when they are left alone.
+        self._full: dict[_Lane, float] = {}
+        # While there are some, the next step goes on behind this row, so that theirs hold up none.
+        self._after = 0
+        # How many requests in a row were refused for such a reason.
+        self._refusals = 0
 
     def stats(self) -> OutboxStats:
         """What waits, and for how long. Not while `run` runs in another thread."""
@@ -348,28 +373,35 @@ class Relay:
     def step(self) -> int:
         """Passes one batch on. Returns how many rows it had. Raises what the server or the database raises, and then the rows stay."""
         outbox = self._outbox()
+        now = time.monotonic()
+        if any(until <= now for until in self._full.values()):
+            self._full = {lane: until for lane, until in self._full.items() if until > now}
+            self._after = 0
+        self._refusals = 0
         try:
-            rows = outbox.take(self._batch)
+            rows = outbox.take(self._batch, self._after)
             added: list[int] = []
             problems: dict[int, str] = {}
+            ready = [row for row in rows if _lane(row) not in self._full] if self._full else rows
             begin = 0
-            while begin < len(rows):
+            while begin < len(ready):
                 end, size = begin, 0
-                while end < len(rows) and (end == begin or size + len(rows[end][1]) <= BATCH_BYTES):
-                    size += len(rows[end][1])
+                while end < len(ready) and (end == begin or size + len(ready[end][1]) <= BATCH_BYTES):
+                    size += len(ready[end][1])
                     end += 1
-                self._pass_on(rows[begin:end], added, problems)
+                self._pass_on(ready[begin:end], added, problems)
                 begin = end
             if problems and not added and all(problem.startswith("forbidden") for problem in problems.values()):
                 # The token may lack a scope, and no row is at fault.
                 raise PermissionError(next(iter(problems.values())))
             outbox.done(added, problems)
+            self._after = rows[-1][0] if rows and self._full else self._after
         except BaseException:
             outbox.give_back()
             raise
         for id, problem in problems.items():
             log.error("row %s of the outbox is refused: %s", id, problem)
-        return len(rows)
+        return len(rows) if self._refusals <= MAX_REFUSALS else 0
 
     def _outbox(self) -> _Outbox:
         if self._open is None:
@@ -378,8 +410,17 @@ class Relay:
 
     def _pass_on(self, rows: list[tuple[int, str]], added: list[int], problems: dict[int, str]) -> None:
         """Adds the jobs of these rows. If the server refuses one of them, it is found by halves."""
+        if self._refusals > MAX_REFUSALS:
+            return
         try:
             self._client._transport.run(_api.add_texts(self._client._core, [job for _, job in rows]))
+            self._refusals = 0
+        except Unavailable as error:
+            if error.status != 429:
+                raise
+            self._refusals += 1
+            self._find_room(rows, added, problems, error)
+            return
         except Refused as error:
             # The row is at fault only if the server says so, and not if it has an error of its own.
             if error.status is None or error.status == 401 or error.status >= 500:
@@ -392,3 +433,22 @@ class Relay:
             self._pass_on(rows[half:], added, problems)
         else:
             added.extend(id for id, _ in rows)
+
+    def _find_room(self, rows: list[tuple[int, str]], added: list[int], problems: dict[int, str], error: Unavailable) -> None:
+        """Finds which tenants among these rows have as many waiting jobs as they may, and adds what there is room for."""
+        if self._refusals > MAX_REFUSALS:
+            log.warning("the server takes no more jobs now: %s", error)
+            return
+        lanes = sorted({_lane(row) for row in rows})
+        if len(rows) == 1:
+            self._full[lanes[0]] = time.monotonic() + FULL_S
+            log.info("jobs of the outbox wait for room: %s", error)
+        elif len(lanes) > 1:
+            first = set(lanes[: len(lanes) // 2])
+            self._pass_on([row for row in rows if _lane(row) in first], added, problems)
+            self._pass_on([row for row in rows if _lane(row) not in first], added, problems)
+        else:
+            half = len(rows) // 2
+            self._pass_on(rows[:half], added, problems)
+            if lanes[0] not in self._full:
+                self._pass_on(rows[half:], added, problems)
