@@ -16,6 +16,10 @@ const BATCH_CHARS = 2 ** 20;
 /** After an error that may pass, the relay waits, longer each time. */
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 30_000;
+/** The rows of a tenant for whose jobs the server has no room wait for so long. */
+const FULL_MS = 5_000;
+/** After so many refusals in a row for such a reason, the rest of a batch waits. */
+const MAX_WAITS = 20;
 /** How long the relay waits while another connection writes to SQLite, and how often it looks. */
 const BUSY_MS = 30_000;
 const BUSY_LOOK_MS = 20;
@@ -181,8 +185,8 @@ interface Row {
 
 /** The rows of an outbox, as a relay uses them. */
 interface Rows {
-  /** Takes rows. Until `done` or `giveBack`, another relay takes others, where the database can do this. */
-  take(count: number): Promise<Row[]>;
+  /** Takes rows behind the one with the id `after`. Until `done` or `giveBack`, another relay takes others, where the database can do this. */
+  take(count: number, after: RowId): Promise<Row[]>;
   done(added: RowId[], problems: Map<RowId, string>): Promise<void>;
   giveBack(): Promise<void>;
   stats(): Promise<OutboxStats>;
@@ -200,8 +204,9 @@ class SqliteRows implements Rows {
     connection.exec("PRAGMA busy_timeout = 0");
   }
 
-  take(count: number): Promise<Row[]> {
-    return patiently(() => this.#all<Row>("SELECT id, job FROM turnwise_outbox WHERE problem IS NULL ORDER BY id LIMIT ?", count));
+  take(count: number, after: RowId): Promise<Row[]> {
+    const sql = "SELECT id, job FROM turnwise_outbox WHERE problem IS NULL AND id > ? ORDER BY id LIMIT ?";
+    return patiently(() => this.#all<Row>(sql, after, count));
   }
 
   async done(added: RowId[], problems: Map<RowId, string>): Promise<void> {
@@ -282,11 +287,11 @@ class PostgresqlRows implements Rows {
     }
   }
 
-  async take(count: number): Promise<Row[]> {
+  async take(count: number, after: RowId): Promise<Row[]> {
     // If this relay dies, the database gives its rows back.
     await this.#client.query("BEGIN");
-    const sql = "SELECT id, job FROM turnwise_outbox WHERE problem IS NULL ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED";
-    return (await this.#client.query(sql, [count])).rows;
+    const sql = "SELECT id, job FROM turnwise_outbox WHERE problem IS NULL AND id > $1 ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED";
+    return (await this.#client.query(sql, [after, count])).rows;
   }
 
   async done(added: RowId[], problems: Map<RowId, string>): Promise<void> {
@@ -339,11 +344,11 @@ class MysqlRows implements Rows {
     return rows;
   }
 
-  async take(count: number): Promise<Row[]> {
+  async take(count: number, after: RowId): Promise<Row[]> {
     // If this relay dies, the database gives its rows back.
     await this.#connection.beginTransaction();
-    const sql = "SELECT id, job FROM turnwise_outbox WHERE problem IS NULL ORDER BY id LIMIT ? FOR UPDATE SKIP LOCKED";
-    return (await this.#connection.query(sql, [count]))[0];
+    const sql = "SELECT id, job FROM turnwise_outbox WHERE problem IS NULL AND id > ? ORDER BY id LIMIT ? FOR UPDATE SKIP LOCKED";
+    return (await this.#connection.query(sql, [after, count]))[0];
   }
 
   async done(added: RowId[], problems: Map<RowId, string>): Promise<void> {
@@ -396,6 +401,12 @@ export class Relay {
   readonly #say: (line: string) => void;
   readonly #stopping = new AbortController();
   #open: Promise<Rows> | undefined;
+  /** The types and tenants of which the server takes no job now, and until when they are left alone. */
+  readonly #full = new Map<string, number>();
+  /** While there are some, the next step goes on behind this row, so that theirs hold up none. */
+  #after: RowId = 0;
+  /** How many requests in a row were refused for such a reason. */
+  #waits = 0;
 
   constructor(connect: Connect, client: Client, options: RelayOptions = {}) {
     const { batch = BATCH, poll = 1, say = (line) => console.error(`turnwise-outbox: ${line}`) } = options;
@@ -449,27 +460,42 @@ export class Relay {
     const added: RowId[] = [];
     const refusals = new Map<RowId, TurnwiseError>();
     let rows: Row[];
+    this.#waits = 0;
+    for (const [lane, until] of this.#full) {
+      if (until > performance.now()) continue;
+      this.#full.delete(lane);
+      this.#after = 0;
+    }
     try {
-      rows = await outbox.take(this.#batch);
-      for (const part of parts(rows)) await this.#passOn(part, added, refusals);
+      rows = await outbox.take(this.#batch, this.#after);
+      const ready = this.#full.size === 0 ? rows : rows.filter((row) => !this.#full.has(laneOf(row)));
+      for (const part of parts(ready)) await this.#passOn(part, added, refusals);
       const [first] = refusals.values();
       // The token may lack a scope, and no row is at fault.
       if (first && added.length === 0 && [...refusals.values()].every(({ status }) => status === 403)) throw first;
       await outbox.done(added, new Map([...refusals].map(([id, { message }]) => [id, message.slice(0, PROBLEM_CHARS)])));
+      if (this.#full.size > 0) this.#after = rows.at(-1)?.id ?? this.#after;
     } catch (error) {
       await outbox.giveBack();
       throw error;
     }
     for (const [id, { message }] of refusals) this.#say(`row ${id} of the outbox is refused: ${message}`);
-    return rows.length;
+    return this.#waits > MAX_WAITS ? 0 : rows.length;
   }
 
   /** Adds the jobs of these rows. If the server refuses one of them, it is found by halves. */
   async #passOn(rows: Row[], added: RowId[], refusals: Map<RowId, TurnwiseError>): Promise<void> {
+    if (this.#waits > MAX_WAITS) return;
     try {
-      await this.#client.call("POST", ["jobs"], { body: `{"jobs":[${rows.map(({ job }) => job).join(",")}]}` });
+      // One attempt at each server: the caller tries again.
+      await this.#client.call("POST", ["jobs"], { body: `{"jobs":[${rows.map(({ job }) => job).join(",")}]}`, retryFor: 0 });
+      this.#waits = 0;
       for (const { id } of rows) added.push(id);
     } catch (error) {
+      if (error instanceof TurnwiseError && error.status === 429) {
+        this.#waits += 1;
+        return this.#findRoom(rows, added, refusals, error);
+      }
       if (!(error instanceof TurnwiseError) || !isRefusal(error)) throw error;
       const [first] = rows;
       if (first && rows.length === 1) {
@@ -480,6 +506,25 @@ export class Relay {
       await this.#passOn(rows.slice(0, half), added, refusals);
       await this.#passOn(rows.slice(half), added, refusals);
     }
+  }
+
+  /** Finds which tenants among these rows have as many waiting jobs as they may, and adds what there is room for. */
+  async #findRoom(rows: Row[], added: RowId[], refusals: Map<RowId, TurnwiseError>, error: TurnwiseError): Promise<void> {
+    if (this.#waits > MAX_WAITS) {
+      this.#say(`the server takes no more jobs now: ${error.message}`);
+      return;
+    }
+    const lanes = [...new Set(rows.map(laneOf))];
+    const [lane = ""] = lanes;
+    if (rows.length === 1) {
+      this.#full.set(lane, performance.now() + FULL_MS);
+      return;
+    }
+    const first = new Set(lanes.slice(0, lanes.length >> 1));
+    const half = rows.length >> 1;
+    const isFirst = (row: Row, at: number): boolean => (lanes.length > 1 ? first.has(laneOf(row)) : at < half);
+    await this.#passOn(rows.filter(isFirst), added, refusals);
+    if (lanes.length > 1 || !this.#full.has(lane)) await this.#passOn(rows.filter((row, at) => !isFirst(row, at)), added, refusals);
   }
 
   #rows(): Promise<Rows> {
@@ -494,6 +539,17 @@ export class Relay {
     const connection = await this.#connect();
     if (isSqlite(connection)) return new SqliteRows(connection);
     return isMysql(connection) ? MysqlRows.open(connection) : PostgresqlRows.open(connection);
+  }
+}
+
+/** The type and the tenant of a row's job. */
+function laneOf({ job }: Row): string {
+  try {
+    const { type, tenant } = JSON.parse(job) as NewJob;
+    return JSON.stringify([type, tenant]);
+  } catch {
+    // The server refuses it.
+    return "";
   }
 }
 

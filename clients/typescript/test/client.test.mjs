@@ -71,13 +71,8 @@ test("adds at the same time share requests, and each has its own answer", async 
 test("a tenant that may add no more holds up no other", async () => {
   const own = await TestServer.start("[limits]\nwaiting_jobs = 1\n");
   try {
-    const newToken = async (scopes, headers = {}) => {
-      const answer = await fetch(`${own.url}/v1/tokens`, { method: "POST", headers: { "content-type": "application/json", ...headers }, body: JSON.stringify({ scopes }) });
-      return (await answer.json()).token;
-    };
-    const admin = await newToken(["admin"]);
     // Operators have no such limit.
-    const token = await newToken(["client:*"], { authorization: `Bearer ${admin}` });
+    const token = await own.token(["client:*"], await own.token(["admin"]));
     const client = new Client({ server: own.url, token, retryFor: 30 });
     await client.add("site", {}, { tenant: "full" });
     let isOver = false;

@@ -186,6 +186,35 @@ for (const [name, make, missing] of DATABASES) {
     assert.equal((await collect(client.jobs({ type }))).length, 20);
   });
 
+  withDatabase("a tenant without room holds up no other", async (database) => {
+    const own = await TestServer.start("[limits]\nwaiting_jobs = 3\n");
+    try {
+      // Operators have no such limit.
+      const client = new Client({ server: own.url, token: await own.token(["client:*"], await own.token(["admin"])) });
+      const add = (tenant) => addJob(database.connection, { type: "mail", tenant });
+      for (let n = 0; n < 9; n += 1) await add("full");
+      for (let n = 0; n < 6; n += 1) await add(`other${n % 3}`);
+      // The rows of the first batch are all of one tenant.
+      const relay = newRelay(database, { batch: 8 }, client);
+      while ((await relay.step()) > 0);
+      const added = async (tenant) => (await collect(client.jobs({ type: "mail", tenant }))).length;
+      assert.deepEqual(await Promise.all(["full", "other0", "other1", "other2"].map(added)), [3, 2, 2, 2]);
+      // What comes later does not wait for it, either.
+      await add("late");
+      await relay.step();
+      assert.equal(await added("late"), 1);
+      assert.deepEqual(await relay.stats().then(({ waiting, refused }) => [waiting, refused]), [6, 0]);
+      // When there is room, they are added.
+      for (const left of [3, 0]) {
+        for (const { id } of await collect(client.jobs({ type: "mail", tenant: "full" }))) await client.remove("mail", id);
+        await newRelay(database, {}, client).step();
+        assert.equal((await relay.stats()).waiting, left);
+      }
+    } finally {
+      await own.stop();
+    }
+  });
+
   withDatabase("an error of the server, or of the token, marks no row", async (database) => {
     const { type } = newApp();
     await addJob(database.connection, { type });

@@ -60,6 +60,14 @@ export class TestServer {
     rmSync(this.folder, { recursive: true, force: true });
   }
 
+  /** Adds a token. The first one must be an administrator's, and adds the others. */
+  async token(scopes, by) {
+    const headers = { "content-type": "application/json", ...(by ? { authorization: `Bearer ${by}` } : {}) };
+    const answer = await fetch(`${this.url}/v1/tokens`, { method: "POST", headers, body: JSON.stringify({ scopes }) });
+    assert.equal(answer.status, 201);
+    return (await answer.json()).token;
+  }
+
   client(options = {}) {
     return new Client({ server: this.url, ...options });
   }
