@@ -132,8 +132,9 @@ fn start_hanging(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_hangs_loses_its_job_to_another_one_and_works_again() {
     let server = TestServer::start_with("[workers]\nhealth_interval = 0.2\nhealth_timeout = 2\n").await;
-    let client = client(&server);
-    let (unblock, thread, stop_hanging) = start_hanging(client.clone());
+    // Each has its own connections: those of the worker hang with it.
+    let (client, hanging) = (client(&server), client(&server));
+    let (unblock, thread, stop_hanging) = start_hanging(hanging);
     let quick =
         AddJob { id: Some("a".into()), backoff: Some(Backoff::FixedMs(WaitMs(1))), ..AddJob::default() };
     client.add("t", quick).await.unwrap();
