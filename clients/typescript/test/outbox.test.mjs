@@ -284,8 +284,11 @@ for (const [name, make, missing] of DATABASES) {
     proxy.fault = () => [undefined, undefined, Math.random() * 100, "drop-answer"][Math.floor(Math.random() * 4)];
     const committed = [];
     let writing = true;
+    let kills = 0;
     const write = async () => {
       for (let n = 0; n < TRANSACTIONS; n += 1) {
+        // However fast the machine is, there are transactions before and after the first kills.
+        if (n === TRANSACTIONS >> 1) await until(() => kills > 0, 120);
         await database.run("BEGIN");
         await database.run(`INSERT INTO orders (id) VALUES (${n})`);
         const { id } = await add(database.connection, note, { n });
@@ -300,7 +303,6 @@ for (const [name, make, missing] of DATABASES) {
     const observer = newRelay(database, {}, client);
     const passed = async () => committed.length - (await observer.stats()).waiting;
     const deadline = performance.now() + 120_000 + TRANSACTIONS * 20;
-    let kills = 0;
     await working(app, { client, slots: 64 }, async (_, lines) => {
       const written = write();
       while (writing || (await observer.stats()).waiting > 0) {
