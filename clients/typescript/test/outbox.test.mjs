@@ -409,7 +409,7 @@ test("SQLite: a relay waits for a writer without holding up the process", async 
   }
 });
 
-test("PostgreSQL: a row notifies the relay, unless it is told not to", async (t) => {
+test("PostgreSQL: a row notifies the relay, unless it states `notify: false`", async (t) => {
   if (!postgresql) return t.skip("there is no PostgreSQL");
   const database = await inPostgresql();
   await createTable(database.connection);

@@ -173,7 +173,7 @@ describe("the program of the server", { timeout: 120_000 }, () => {
     }
   });
 
-  it("is told if it is missing", async () => {
+  it("is missing: the error says so", async () => {
     const before = process.env.TURNWISE_BIN;
     try {
       process.env.TURNWISE_BIN = "/nowhere/turnwise";

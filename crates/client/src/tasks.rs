@@ -14,7 +14,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio_util::sync::CancellationToken;
 use turnwise_protocol::{Added, AddedJob, Job, Missed, NewJob, Overlap, PutSchedule, State, TaskTerms, When};
 
-use crate::client::causes;
+use crate::client::{causes, place};
 use crate::output::JSON;
 use crate::worker::{put_schedule, work};
 use crate::{AddJob, Client, Error, LockError, LogLines, Outcome, Result, Run, RunError, WorkerOptions};
@@ -162,7 +162,7 @@ impl<O: DeserializeOwned> Handle<O> {
                 result.bytes.into()
             }
         };
-        serde_json::from_slice(&json).map_err(|error| of_another_type(error.to_string()))
+        serde_json::from_slice(&json).map_err(|error| of_another_type(place(&error)))
     }
 }
 
@@ -341,7 +341,7 @@ fn input<I: DeserializeOwned>(options: &RawValue) -> Result<I, RunError> {
         _ => parsed,
     };
     parsed.map_err(|error| RunError {
-        message: format!("the options are not what the task takes: {}", crate::client::place(&error)),
+        message: format!("the options are not what the task takes: {}", place(&error)),
         class: Some("BadOptions".to_owned()),
         trace: None,
     })

@@ -5,6 +5,7 @@ mod error;
 mod task;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -20,7 +21,7 @@ use turnwise_queue::{DEFAULT_MAX_ATTEMPTS, Format, JobResult, JobSpec, Keyspace,
 use turnwise_store::{Store, StoreUrl, Transaction, runtime};
 use turnwise_worker::{
     Groups, Live, Metrics, Options, Retention, RetentionOptions, Schedules, Tunables, Worker, fold_counts,
-    remove_starts, settle_dependencies, settle_lifetimes,
+    keep_clock, remove_starts, settle_dependencies, settle_lifetimes,
 };
 
 pub use error::{Error, Result};
@@ -68,6 +69,7 @@ impl Node {
             settle_lifetimes(own(), stop.clone()),
             remove_starts(own(), stop.clone()),
             fold_counts(own(), stop.clone()),
+            keep_clock(own(), stop.clone()),
             Retention { store: store.clone(), keys: keys.clone(), options }.run(stop.clone()),
             schedules.run(stop.clone()),
             Groups { store: store.clone(), keys: keys.clone() }.run(stop),
@@ -101,10 +103,10 @@ impl Node {
         handler: Arc<dyn turnwise_worker::JobHandler>,
     ) -> Result<()> {
         // A second worker would take the first one for one of a process that has died.
-        if self.workers().contains_key(job_type) {
-            return Err(Error::Invalid(format!("the type {job_type} has a worker")));
+        match self.workers().entry(job_type.to_owned()) {
+            Entry::Occupied(_) => return Err(Error::Invalid(format!("the type {job_type} has a worker"))),
+            Entry::Vacant(place) => drop(place.insert(None)),
         }
-        self.workers().insert(job_type.to_owned(), None);
         let tunables = Tunables {
             max_jobs: slots,
             jitter: true,
@@ -188,7 +190,9 @@ impl Node {
                 State::Completed => {
                     return match output::result(&tx, &self.keys, &job).await? {
                         Some(JobResult::Json(json)) => task::parsed(json.get()),
-                        Some(JobResult::Bytes { media_type, .. }) => Err(Error::Invalid(media_type)),
+                        Some(JobResult::Bytes { media_type, .. }) => Err(Error::Invalid(format!(
+                            "the result is no JSON, but bytes of the type {media_type}"
+                        ))),
                         None => task::parsed("null"),
                     };
                 }

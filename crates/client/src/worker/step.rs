@@ -6,6 +6,7 @@ use serde_json::value::to_raw_value;
 use turnwise_protocol::{Answer, Update, Updated};
 
 use super::{LockError, Run};
+use crate::client::place;
 use crate::tasks::TaskError;
 
 impl Run {
@@ -34,7 +35,8 @@ impl Run {
         let wrong = |problem: String| TaskError::failed(format!("the value of the step {name}: {problem}"));
         let known = self.info().steps.get(name).cloned();
         if let Some(known) = known {
-            return serde_json::from_str(known.get()).map_err(|error| wrong(error.to_string()));
+            // The value itself may be a secret, and the error goes to the job's record.
+            return serde_json::from_str(known.get()).map_err(|error| wrong(place(&error)));
         }
         let value = part.await.map_err(Into::into)?;
         let json = to_raw_value(&value).map_err(|error| wrong(error.to_string()))?;
